@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 from .connections import own_connections
 
+_SLICES = 10  # of a wait for an answer
+
 
 def shared_by(group: dist.ProcessGroup) -> dist.Store | None:
     """A store that all ranks of the group share; None where there is none.
@@ -43,8 +45,8 @@ def of_own(group: dist.ProcessGroup) -> dist.Store | None:
 class StoreWithDeadline:
     """A store whose answers are waited for in a thread, each for ``limit_s`` at most: a frozen host never answers.
 
-    After that, and where its host has gone, it raises ``DistStoreError`` or another ``RuntimeError``. Without a limit
-    it is asked like any other.
+    Time in which this process did not run itself (stopped, say) does not count. After the limit, and where its host
+    has gone, it raises ``DistStoreError`` or another ``RuntimeError``. Without a limit it is asked like any other.
     """
 
     def __init__(self, store: dist.Store, limit_s: float | None) -> None:
@@ -89,11 +91,13 @@ class StoreWithDeadline:
                 answers.put((None, error))
 
         threading.Thread(target=wait, name="joinery: asks the store", daemon=True).start()
-        try:
-            answer, error = answers.get(timeout=self._limit_s)
-        except queue.Empty:
+        for _ in range(_SLICES):  # a stop of this process uses up one of them at most
+            with suppress(queue.Empty):
+                answer, error = answers.get(timeout=self._limit_s / _SLICES)
+                break
+        else:
             self._silent = True
-            raise self._complaint() from None
+            raise self._complaint()
         if error is not None:
             raise error
         return answer

@@ -1,5 +1,8 @@
 """A store whose host has frozen is waited for only so long, and then counts as gone; who waits keeps nobody else."""
 
+import os
+import signal
+import subprocess
 import threading
 import time
 from datetime import timedelta
@@ -9,6 +12,7 @@ import torch.distributed as dist
 
 from impl.comm import store as stores
 from impl.comm.store import StoreWithDeadline
+from impl.tests.comm_hook_ranks import run_on_ranks
 
 
 class Frozen(dist.HashStore):
@@ -33,6 +37,26 @@ def test_a_frozen_store_is_waited_for_once():
             store.check(["key"])
     assert frozen.asked == 1
     frozen.thawed.set()
+
+
+class Stopping(dist.HashStore):
+    """Stops this process for a second while it asks."""
+
+    def check(self, keys):
+        subprocess.Popen(["/bin/sh", "-c", f"sleep 1; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.1)
+        return super().check(keys)
+
+
+def ask_while_stopped(_rank, _world):
+    begun = time.monotonic()
+    return StoreWithDeadline(Stopping(), 0.5).check(["key"]), time.monotonic() - begun > 0.9
+
+
+@pytest.mark.slow
+def test_time_in_which_this_process_is_stopped_is_no_silence_of_the_store():
+    assert run_on_ranks(ask_while_stopped, 1) == [(False, True)]
 
 
 @pytest.mark.parametrize("limit_s", [60.0, None])
