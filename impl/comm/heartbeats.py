@@ -447,6 +447,7 @@ def neighbours(rank: int, size: int) -> set[int]:
 # -- of this process
 
 _by_world: weakref.WeakKeyDictionary[dist.ProcessGroup, Heartbeats | None] = weakref.WeakKeyDictionary()
+_beginning = threading.Lock()  # threads of a program may come to their first models at the same time
 #: all that have a thread, of worlds that are gone as well
 _begun_here: weakref.WeakSet[Heartbeats] = weakref.WeakSet()
 
@@ -456,9 +457,10 @@ def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
     world = dist.group.WORLD
     if world is None:
         return None
-    if world not in _by_world:
-        _by_world[world] = _begun(world, detection_s)
-    return _by_world[world]
+    with _beginning:
+        if world not in _by_world:
+            _by_world[world] = _begun(world, detection_s)
+        return _by_world[world]
 
 
 def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:

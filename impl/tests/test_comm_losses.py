@@ -80,6 +80,30 @@ def test_a_call_that_was_given_up_is_not_taken_for_the_end_of_who_called():
     assert run_on_ranks(late_to_answer, 2) == [(False, True)] * 2
 
 
+def two_threads_begin(rank, _world):
+    """How many beats this process has, and whether they have met the other rank."""
+    groups, together = [dist.new_group(), dist.new_group()], threading.Barrier(2)
+
+    def begin(group):
+        together.wait()
+        guard.guard_of(group)
+
+    threads = [threading.Thread(target=begin, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    begun = len(heartbeats._begun_here)
+    met = waited_for(lambda: not any(beats.missing for beats in heartbeats._begun_here))
+    dist.barrier()
+    return begun, met
+
+
+@pytest.mark.slow
+def test_threads_that_come_to_their_first_groups_together_begin_once():
+    assert run_on_ranks(two_threads_begin, 2) == [(1, True)] * 2
+
+
 def test_losses_of_other_groups_do_not_matter():
     made = known((5, End.SILENT, 0.0))
     assert made.interrupting(range(4), 1.0) == []
