@@ -397,7 +397,7 @@ class Heartbeats:
         for line in lines:
             try:
                 self._understand(peer, json.loads(line))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):  # the last: brackets in brackets in brackets
                 self._drop(peer)
                 return
 

@@ -6,6 +6,7 @@ import resource
 import socket
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -261,6 +262,20 @@ def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_
     assert len(beats._peers) == 1
     caller.close()
     beats._close()
+
+
+def test_a_stranger_whose_line_nobody_can_read_ends_nothing(monkeypatch):
+    beats = beating(store := Slow(), 5.0, monkeypatch)
+    store.may.set()
+    stranger = socket.create_connection(beats._listener.getsockname(), 5)
+    stranger.settimeout(10)
+    stranger.sendall(b"[" * 30000 + b"\n")
+    with suppress(ConnectionResetError):
+        assert stranger.recv(1) == b""
+    assert not beats._left
+    socket.create_connection(beats._listener.getsockname(), 5).close()
+    stranger.close()
+    beats.leave(End.LEFT, "")
 
 
 @pytest.mark.parametrize(("said", "seconds"), [("", 5.0), ("0.5", 0.5), ("0", 0.0), ("1e9", 86400.0), ("inf", 86400.0)])
