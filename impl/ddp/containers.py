@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from torch.nn.utils.rnn import PackedSequence
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, within: tuple[int, ...] = ()) -> Any:
@@ -17,7 +18,8 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, with
 
     Containers are copied (named tuples, dataclasses and classes of the user's own as their own types); anything else is
     passed through as it is, and so is a container in which nothing changes, one that refuses to be copied, or one that
-    is met inside itself: ``within`` tells the containers around. Keeps DDP-102, DDP-115.
+    is met inside itself: ``within`` tells the containers around. The batch sizes of a packed sequence stay, as they
+    belong on the CPU. Keeps DDP-102, DDP-115.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -25,7 +27,8 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, with
         return value
     here = (*within, id(value))
     if isinstance(value, (list, tuple)):
-        return _sequence_like(value, [map_tensors(change, item, here) for item in value])
+        kept = value.batch_sizes if isinstance(value, PackedSequence) else None
+        return _sequence_like(value, [item if item is kept else map_tensors(change, item, here) for item in value])
     if isinstance(value, dict):
         return _mapping_like(value, {key: map_tensors(change, item, here) for key, item in value.items()})
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

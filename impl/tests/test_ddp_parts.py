@@ -93,6 +93,8 @@ def test_classes_of_the_users_own_survive():
     assert map_tensors(torch.neg, refuses) is refuses
     packed = nn.utils.rnn.pack_sequence([two])
     assert map_tensors(torch.neg, packed).data.item() == -2.0
+    moved = map_tensors(lambda tensor: tensor.to("meta"), packed)
+    assert (moved.data.device.type, moved.batch_sizes.tolist()) == ("meta", [1])
     derived = map_tensors(torch.neg, Derived(one, two))
     assert (derived.value.item(), derived.twice.item(), derived.label.item()) == (-1.0, -2.0, -2.0)
 
