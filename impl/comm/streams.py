@@ -32,14 +32,16 @@ def brought_to(device: torch.device, tensor: torch.Tensor, *, side_stream: bool)
     """A tensor on ``device``, if need be copied.
 
     With ``side_stream`` what comes from the host is copied on a stream of its own, so that the copy does not wait for
-    what is queued on the device; the current stream waits for the copy.
+    what is queued on the device; the current stream waits for the copy. The host waits for it, too: a program may write
+    its next input into the same pinned memory.
     """
-    if not side_stream or not is_accelerated(device) or is_accelerated(tensor.device):
-        return tensor.to(device, non_blocking=True)
+    own_stream = side_stream and is_accelerated(device) and not is_accelerated(tensor.device)
+    if not own_stream or tensor.layout is not torch.strided:  # whose memory nobody can keep for a stream
+        return tensor.to(device)
     module = torch.get_device_module(device)
     stream, current = _of(_bringing, device), module.current_stream(device)
     with module.stream(stream):
-        copy = tensor.to(device, non_blocking=True)
+        copy = tensor.to(device)
     current.wait_stream(stream)
     copy.record_stream(current)  # its memory belongs to the other stream
     return copy

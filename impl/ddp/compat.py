@@ -121,4 +121,4 @@ def gather(outputs: Any, output_device: Any, dim: int) -> Any:
 
 def moved(value: Any, device: torch.device) -> Any:
     """A structure with all its tensors on one device."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=True), value)
+    return map_tensors(lambda tensor: tensor.to(device), value)

@@ -60,12 +60,12 @@ class Streams:
         yield
         self.running = before
 
-    def input_from(self, device_type):
-        def to(device, **how):
-            self.told.append(f"copied on {self.running}")
+    def input_from(self, device_type, layout=torch.strided):
+        def to(device, non_blocking=False):
+            self.told.append(f"copied on {self.running}" + ", not awaited by the host" * non_blocking)
             return SimpleNamespace(record_stream=lambda stream: self.told.append("kept for the current one"))
 
-        return SimpleNamespace(device=torch.device(device_type), to=to)
+        return SimpleNamespace(device=torch.device(device_type), layout=layout, to=to)
 
 
 @pytest.fixture
@@ -86,6 +86,12 @@ def test_an_input_from_the_host_is_copied_on_a_side_stream_and_awaited_by_it(acc
 @pytest.mark.parametrize(("where", "side_stream"), [("cpu", False), ("cuda", True)])
 def test_what_is_on_a_device_or_is_not_wanted_on_a_side_stream_is_copied_in_the_queue(accelerator, where, side_stream):
     streams.brought_to(torch.device("cuda", 0), accelerator.input_from(where), side_stream=side_stream)
+    assert accelerator.told == ["copied on the current one"]
+
+
+def test_a_sparse_input_is_copied_in_the_queue_since_its_memory_cannot_be_kept_for_a_stream(accelerator):
+    given = accelerator.input_from("cpu", torch.sparse_coo)
+    streams.brought_to(torch.device("cuda", 0), given, side_stream=True)
     assert accelerator.told == ["copied on the current one"]
 
 
