@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import distribute_tensor, init_device_mesh
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
@@ -537,15 +538,25 @@ def test_after_the_last_iteration_a_rank_is_ahead_by_its_own_forward_at_most(ran
 # -- DDP-025: what cannot be broadcast
 
 
-def hold_what_cannot_be_sent(ctx, kind):
+def hold_what_cannot_be_sent(ctx, kind, place):
     model = models.scalar()
-    buffer = torch.ones(4)
-    buffer = buffer.to_sparse() if kind == "sparse" else torch.quantize_per_tensor(buffer, 0.5, 0, torch.qint8)
-    model.register_buffer("odd", buffer)
+    odd = torch.ones(4)
+    if kind == "sparse":
+        odd = odd.to_sparse()
+    elif kind == "quantized":
+        odd = torch.quantize_per_tensor(odd, 0.5, 0, torch.qint8)
+    else:
+        odd = distribute_tensor(odd, init_device_mesh("cpu", (ctx.world,)))
+    if place == "buffer":
+        model.register_buffer("odd", odd)
+    else:
+        model.register_parameter("odd", nn.Parameter(odd, requires_grad=False))
     return caught(wrapped, ctx, model)
 
 
 @check("DDP-025", worlds=(2,), backends=("gloo",), beyond=False)
-def test_a_buffer_that_cannot_be_broadcast_is_refused_on_every_rank(ranks):
-    for kind in ("sparse", "quantized"):
-        assert_refused(ranks(hold_what_cannot_be_sent, kind), RuntimeError)
+def test_what_cannot_be_broadcast_is_refused_on_every_rank(ranks):
+    for kind, place in itertools.product(("sparse", "quantized", "distributed"), ("buffer", "frozen parameter")):
+        errors = ranks(hold_what_cannot_be_sent, kind, place)
+        assert_refused(errors, RuntimeError)
+        assert len({error.text for error in errors}) == 1, f"one rank met it, another waited for that rank: {errors}"

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
+from ..comm.flat import copy_all
 from ..comm.ranks import GroupRank, Team
 from . import params
 from .buffers import managed_buffers
@@ -36,20 +37,36 @@ def synchronise_start(
     ``late``: parameters that are reduced late, by name; they are compared with the others, and sent by themselves.
     """
     buffers = managed_buffers(module, config.ignored) if config.sync_buffers_at_start else {}
-    for name, buffer in buffers.items():
-        if buffer.layout != torch.strided or buffer.is_quantized:
-            kind = "a quantized tensor" if buffer.is_quantized else f"a sparse tensor ({buffer.layout})"
+    compared = [*managed, *(params.Managed(name, parameter, sparse=False) for name, parameter in late.items())]
+    sent: dict[str, torch.Tensor] = {f"Parameter {item.name}": item.parameter for item in compared}
+    sent |= {f"Buffer {name}": buffer for name, buffer in buffers.items()}
+    for name, tensor in sent.items():
+        if kind := _unsendable_kind(tensor):
             fail(
                 RuntimeError,
-                f"Buffer {name} is {kind}, which cannot be broadcast. Keep it as an attribute that is no buffer, or "
-                "leave it out by _set_params_and_buffers_to_ignore_for_model.",
+                f"{name} is {kind}, which cannot be broadcast. Keep it as a plain attribute, or leave it out by "
+                "_set_params_and_buffers_to_ignore_for_model; where a mesh shards layers, pass the dimension of "
+                "replicas as device_mesh.",
             )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
-    compared = [*managed, *(params.Managed(name, parameter, sparse=False) for name, parameter in late.items())]
     caps = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
     broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", chunk_bytes)
     return replace(config, caps=caps)
+
+
+def _unsendable_kind(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that cannot be packed for sending: all ranks must know, since the source alone would meet it."""
+    if tensor.is_quantized:
+        return "a quantized tensor"
+    if tensor.layout != torch.strided:
+        return f"a sparse tensor ({tensor.layout})"
+    if type(tensor) not in (torch.Tensor, nn.Parameter):
+        try:
+            copy_all([torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)], [tensor.detach()])
+        except (RuntimeError, TypeError):
+            return f"a {type(tensor).__name__}"
+    return None
 
 
 def lowered(module: nn.Module, config: DDPConfig) -> MixedPrecisionRun | None:

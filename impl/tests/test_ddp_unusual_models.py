@@ -1,9 +1,12 @@
 """Models that are odd but right: buffers that share memory, empty parameters, bucket sizes that differ by rank."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import distribute_tensor, init_device_mesh
 
 from impl.comm.trace import tracing
 from impl.ddp import DistributedDataParallel
@@ -217,3 +220,56 @@ def scale_in_the_loss(rank, world):
 def test_a_parameter_that_is_returned_as_it_is_counts_as_used():
     for told in run_on_ranks(scale_in_the_loss, 2):  # torch's ends this in an error: it would be ready twice
         assert told == [(0.5 + iteration, 0.5 + iteration) for iteration in range(3)]
+
+
+def quantized():
+    return torch.quantize_per_tensor(torch.ones(2), 0.5, 0, torch.qint8)
+
+
+def hold_what_cannot_be_packed(rank, world, make, *, as_buffer):
+    module = nn.Linear(1, 1)
+    odd = make()
+    if as_buffer:
+        module.register_buffer("odd", odd)
+    else:
+        module.register_parameter("odd", nn.Parameter(odd, requires_grad=False))
+    with pytest.raises(RuntimeError) as caught:
+        DistributedDataParallel(module)
+    return str(caught.value)
+
+
+def distributed():
+    return distribute_tensor(torch.ones(2), init_device_mesh("cpu", (2,)))
+
+
+@pytest.mark.parametrize(("make", "kind"), [(quantized, "a quantized tensor"), (distributed, "a DTensor")])
+@pytest.mark.parametrize("as_buffer", [False, True])
+def test_what_the_source_could_not_pack_is_refused_by_its_name_on_every_rank(make, kind, as_buffer):
+    told = run_on_ranks(partial(hold_what_cannot_be_packed, make=make, as_buffer=as_buffer), 2)
+    assert told[0].startswith(f"{'Buffer' if as_buffer else 'Parameter'} odd is {kind}, which cannot be broadcast")
+    assert told[1] == told[0]
+
+
+class Marked(nn.Parameter):
+    pass
+
+
+class OfItsOwnClass(nn.Module):
+    """A parameter of a class of its own, which can be packed all the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = Marked(torch.ones(2))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def hold_a_class_of_its_own(rank, world):
+    model = DistributedDataParallel(OfItsOwnClass())
+    model(torch.full((2,), float(rank))).backward()
+    return model.module.weight.grad.tolist()
+
+
+def test_a_parameter_of_another_class_is_sent_as_any_other():
+    assert run_on_ranks(hold_a_class_of_its_own, 2) == [[0.5, 0.5]] * 2

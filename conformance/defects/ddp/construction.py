@@ -216,3 +216,15 @@ def an_ordinary_backward_in_a_remote_context_stays_local() -> None:
 def layers_that_are_sharded_are_wrapped_as_they_are() -> None:
     """A model whose layers are sharded over another dimension of the mesh is not wrapped by its own shards."""
     edit("kernels.keep_local_shards(module)", "pass")
+
+
+@defect("DDP-025")
+def only_buffers_are_looked_at_before_they_are_sent() -> None:
+    """A frozen parameter that cannot be packed is met by the source alone; its peers wait for it."""
+    edit('= {f"Parameter {item.name}": item.parameter for item in compared}', "= {}")
+
+
+@defect("DDP-025")
+def tensors_of_other_classes_are_packed_without_a_look() -> None:
+    """A distributed tensor is met by the source alone; its peers wait for it."""
+    edit("type(tensor) not in (torch.Tensor, nn.Parameter)", "False")
