@@ -467,3 +467,22 @@ def shorten_and_step(ctx, config):
 def test_what_a_forward_changes_of_a_parameter_is_there_when_the_optimizer_steps(ranks):
     right = [1.0 - mean_of_all(ranks.world) / 2] * 2 + [4.0 + 2**-9]
     assert ranks(shorten_and_step, {"param_dtype": LOW}) == [right] * ranks.world
+
+
+# -- DDP-136: sparse gradients, too
+
+
+def look_up(ctx):
+    def run():
+        mixed(ctx, models.scalar(), {"param_dtype": LOW})(mine(ctx))  # whoever lacks an accelerator says so here
+        model = mixed(ctx, nn.Embedding(2, 1, sparse=True), {"reduce_dtype": LOW})
+        ((1.0 + FINE) * model(torch.zeros(1, dtype=torch.int64, device=ctx.device))).sum().backward()
+        gradient = model.module.weight.grad
+        return gradient.dtype, whole(gradient).to_dense().flatten().tolist()
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-136", worlds=(1, 2, 4))
+def test_sparse_gradients_are_exchanged_in_the_dtype_of_the_reduction(ranks):
+    assert ranks(look_up) == [(FULL, [1.0, 0.0])] * ranks.world

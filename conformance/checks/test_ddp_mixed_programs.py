@@ -271,12 +271,13 @@ def test_on_uneven_inputs_too_models_of_mixed_precision_train_as_one_process_doe
 # -- a sparse table, whose ranks leave a forward without its backward
 
 
-def look_up_unevenly(ctx, schedule):
+def look_up_unevenly(ctx, schedule, reduced):
     """Each rank looks up a row of its own and the first one; of the second forward nobody calls the backward."""
 
     def run():
         mixed(ctx, models.scalar(), {"param_dtype": LOW})(mine(ctx))  # whoever lacks an accelerator says so here
-        model, seen = mixed(ctx, nn.Embedding(4, 16, sparse=True), {"param_dtype": LOW}), []
+        config = {"param_dtype": LOW, "reduce_dtype": reduced}
+        model, seen = mixed(ctx, nn.Embedding(4, 16, sparse=True), config), []
         with model.join():
             for iteration in range(schedule[ctx.rank]):
                 model.zero_grad()
@@ -296,4 +297,5 @@ def test_a_rank_that_leaves_a_forward_open_has_nothing_to_add_to_a_table(ranks):
     for active in (range(ranks.world), range(1, ranks.world), range(1, ranks.world)):
         row = [12.0 * sum(1 + rank % 3 == place for rank in active) / ranks.world for place in range(4)]
         means.append([12.0 * len(active) / ranks.world, *row[1:]])
-    assert ranks(look_up_unevenly, schedule) == [means[:1], *[means] * (ranks.world - 1)]
+    for reduced in (LOW, FULL):
+        assert ranks(look_up_unevenly, schedule, reduced) == [means[:1], *[means] * (ranks.world - 1)]

@@ -325,7 +325,7 @@ class Bucket:
         """Bring the local gradients, times ``factor``, into the flat buffer and return it; absent ones are zeros.
 
         ``unused`` ones contribute what they hold from earlier iterations, so that averages add up (DDP-059). A sparse
-        bucket returns its gradient as it is, or an empty one.
+        bucket returns its gradient in the dtype in which it travels, or an empty one.
         """
         if self.flat is None:
             return self._sparse_gradient()
@@ -397,10 +397,11 @@ class Bucket:
         parameter = self.parameters[0]
         if parameter.grad is None:
             return self._no_rows()
-        return parameter.grad if parameter.grad.is_sparse else parameter.grad.to_sparse(1)
+        rows = parameter.grad if parameter.grad.is_sparse else parameter.grad.to_sparse(1)
+        return rows.to(self.spec.dtype)
 
     def _no_rows(self) -> torch.Tensor:
-        parameter, dtype = self.parameters[0], gradient_dtype(self.parameters[0])
+        parameter, dtype = self.parameters[0], self.spec.dtype
         return torch.sparse_coo_tensor(
             torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
             torch.empty((0, *parameter.shape[1:]), dtype=dtype, device=parameter.device),

@@ -55,7 +55,6 @@ class UnevenInputs:
         """This rank has run out of inputs. RuntimeError where its last backward has left parameters out that others
         reduce: no forward comes that would complain."""
         session, reducer = self.iteration.session, self._reducer
-        reducer.restore_full_values()  # a sparse gradient of nothing has the dtype of its parameter
         if session is None or not session.alone or reducer.reducing_with_others:
             reducer.check_finished()
 
