@@ -37,7 +37,7 @@ def nightly(asked: Asked) -> int:
             return INTERRUPTED
         try:
             judged = judge(asked.history)
-            if again(tonight, judged, night):
+            if _is_about(judged, asked, night) and again(tonight, judged, night):
                 judged = judge(asked.history)
             return _concluded(asked, judged, night)
         except KeyboardInterrupt:
@@ -75,6 +75,11 @@ def _manifest(tonight: Tonight) -> dict[str, Any]:
 
 def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
     """Keep the verdict, build the page, say it all; returns the exit status."""
+    if not _is_about(judged, asked, night):
+        why = next((one.why for one in judged.left_out if one.path == f"{asked.machine}/{night.name}"), "another is later")
+        print(f"nightly: could not judge: {night} is not the latest night of the history: {why}", file=sys.stderr)
+        _page(judged, asked)
+        return Health.UNJUDGED.exit_status
     machine = next(one for one in judged.machines if one.name == asked.machine)
     add_file(night, verdict.VERDICT, verdict.written(judged, machine, asked.out / verdict.VERDICT))
     print(verdict.summary(judged, machine))
@@ -82,6 +87,12 @@ def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
     if page is not None:
         print(f"page: {page}")
     return machine.health.exit_status
+
+
+def _is_about(judged: JudgedHistory, asked: Asked, night: Path) -> bool:
+    """Whether the machine's answer is that of this night. After a clock was set back, an earlier night is the latest."""
+    mine = [one for one in judged.machines if one.name == asked.machine]
+    return [one.nights[-1 - one.silent].name for one in mine] == [night.name]
 
 
 def _page(judged: JudgedHistory, asked: Asked) -> Path | None:

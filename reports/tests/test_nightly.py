@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from reports.history import HistoryError, scan
+from reports.history.layout import night_name
 from reports.nightly.child import run
 from reports.nightly.earlier import checked_out
 from reports.nightly.lock import locked
@@ -122,6 +123,20 @@ def test_a_broken_clause_is_asked_again_and_alarms_if_it_stays_broken(tmp_path):
     assert {row["clause"] for row in again.rows} == {"JOIN-002"}
     done = nightly(tmp_path, perf="", FAKE_BROKEN="JOIN-001", FAKE_ONCE="1")
     assert done.returncode == 0, done.stdout
+
+
+def test_a_night_that_is_not_the_latest_of_its_history_is_not_judged_by_the_one_that_is(tmp_path):
+    assert nightly(tmp_path, perf="").returncode == 0
+    (night,) = nights(tmp_path)
+    later = night_name(datetime.now(UTC) + timedelta(minutes=50), "0000")  # the clock was ahead then
+    night.folder.rename(night.folder.with_name(later))
+    done = nightly(tmp_path, perf="", FAKE_BROKEN="JOIN-002")
+    assert done.returncode == 2
+    assert "HEALTHY" not in done.stdout
+    assert "is not the latest night of the history: another is later" in done.stderr
+    tonight, _ = nights(tmp_path)
+    assert not (tonight.folder / "verdict.jsonl").exists()
+    assert len(tonight.files["conformance"]) == 1
 
 
 @pytest.mark.parametrize(
