@@ -51,11 +51,14 @@ class ClauseInfo:
 
 
 def table(records: Sequence[RecordFile]) -> Table:
-    """The findings of a night from the record of its first run and of its reruns."""
+    """The findings of a night from the record of its first run and of its reruns.
+
+    A rerun that did not come to its end may lack the very check that breaks a clause, so it takes nothing back.
+    """
     if not records:
         return {}
-    first, *reruns = (_of_record(record.rows) for record in records)
-    for rerun in reruns:
+    first = _of_record(records[0].rows)
+    for rerun in (_of_record(record.rows) for record in records[1:] if record.complete):
         for place, again in rerun.items():
             before = first.get(place)
             if before is None or before.state is not ClauseState.BROKEN:

@@ -11,6 +11,7 @@ from reports.history import HistoryError, add_file, add_night, add_note, opened
 from reports.judging import Basis, ClauseState, Health, Parameters, State, judge
 from reports.judging.judge import clustered
 from reports.nightly.verdict import explained
+from reports.records import Writer, identity
 from reports.simulate import made_rows as fakes
 from reports.states import acknowledge
 
@@ -316,6 +317,19 @@ def test_a_clause_that_breaks_once_and_is_then_kept_is_unsteady(build):
     judged = build.judge()
     assert [(c.clause, c.new, c.alarms) for c in judged.clause_changes] == [("JOIN-002", ClauseState.UNSTEADY, False)]
     assert judged.health is Health.HEALTHY
+
+
+def test_a_rerun_that_did_not_come_to_its_end_takes_no_break_back(build):
+    build.night()
+    build.night(broken=("JOIN-002",))
+    with Writer(build.tmp / "cut.jsonl", {**identity("conformance", ["x"]), "commit": ""}) as writer:
+        for row in fakes.conformance_rows():  # killed before it came to the check that breaks JOIN-002
+            writer.write({**row, "check": "test_another"})
+        writer.close(interrupted=True)
+    add_file(build.nights[-1], "conformance-2.jsonl", writer.path)
+    judged = build.judge()
+    assert [(c.clause, c.new, c.alarms) for c in judged.clause_changes] == [("JOIN-002", ClauseState.BROKEN, True)]
+    assert judged.health is Health.REGRESSED
 
 
 def test_missed_and_half_nights_show_as_such(build):
