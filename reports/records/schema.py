@@ -110,6 +110,8 @@ def check_row(kind: str, row: Mapping[str, Any], where: str) -> None:
     for name in _SAMPLES if kind == "perf" else ():
         if not all(isinstance(one, list) and one and all(map(_is_number, one)) for one in row[name]):
             raise RecordError(f"{where}: {name} holds something else than samples, each a list of every rank's number")
+    if kind == "perf" and not all(type(one) is int for one in row["block"]):
+        raise RecordError(f"{where}: block holds something else than whole numbers")
 
 
 def _is_number(value: Any) -> bool:

@@ -167,7 +167,6 @@ ROW = {
 }  # fmt: skip
 ODD = {
     "no axes": {}, "axes of lists": {"axes": {"workload": [1], "subject": {}}},
-    "blocks of texts": {"wall_ns": [[1]], "block": ["a"]},
     "another unit": {"unit": "parsec"}, "another status": {"status": "splendid"},
     "no time": {"wall_ns": [[0], [0]], "block": [0, 0]}, "other machines": {"subject": "", "group": ""},
 }  # fmt: skip
@@ -189,6 +188,20 @@ def test_a_history_with_samples_that_are_none_names_the_record_and_is_judged_all
     (left,) = judge(tmp_path / "h").left_out
     assert left.kind == "damaged"
     assert "wall_ns holds something else than samples" in left.why
+
+
+@pytest.mark.parametrize("block", [[{}], [[]], ["a"], ["a", 1], [None], [True]])
+def test_a_history_with_blocks_that_are_no_numbers_names_the_record_and_is_judged_all_the_same(tmp_path, block):
+    from reports.__main__ import main
+
+    with Writer(tmp_path / "a.jsonl", identity("perf", ["x"], home=HOME)) as writer:
+        writer.write({**ROW, "wall_ns": [[1]] * len(block), "block": [0] * len(block)})
+    whole = writer.path.read_text().replace(f'"block": {[0] * len(block)}', f'"block": {json.dumps(block)}')
+    writer.path.write_text(whole)
+    add_night(tmp_path / "h", "box", NOW, {"parts": {}}, {"perf.jsonl": writer.path})
+    assert main(["dashboard", str(tmp_path / "h"), "--out", str(tmp_path / "page")]) == 0
+    (left,) = judge(tmp_path / "h").left_out
+    assert (left.kind, left.why) == ("damaged", "line 2: block holds something else than whole numbers")
 
 
 @pytest.mark.parametrize("name", ODD)
