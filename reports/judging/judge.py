@@ -15,6 +15,7 @@ from ..records import RecordFile
 from . import clauses
 from .few_nights import PairedRun
 from .model import (
+    RETIRED,
     SILENT,
     Accounting,
     Basis,
@@ -118,17 +119,20 @@ class _Home:
         return Part(name, "half" if why else "whole", why, files)
 
     def nights(self, now: datetime) -> list[Night]:
-        """The nights with the missed ones in between, at the pace that the machine has kept so far."""
+        """The nights with the missed ones in between, at the pace that the machine has kept so far.
+
+        A run that comes late by less than half the pace has missed nothing. Between two runs no more nights are missed
+        than by a machine that is retired: a night that a clock has dated 1970 is not followed by twenty thousand.
+        """
         days = [datetime.fromisoformat(night.time) for night in self.read]
         gaps = [(later.date() - day.date()).days for day, later in pairwise(days)]
         pace = max(1, round(median(gaps))) if gaps else 1
         found: list[Night] = []
         for night, day, until in zip(self.read, days, [*days[1:], now], strict=True):
             found.append(night)
-            missed = day + timedelta(days=pace)
-            while (until.date() - missed.date()).days >= (1 if until is not now else pace):
-                found.append(self._missed(missed))
-                missed += timedelta(days=pace)
+            passed = (until.date() - day.date()).days
+            due = passed // pace if until is now else min((passed + (pace - 1) // 2) // pace, RETIRED + 1)
+            found += [self._missed(day + timedelta(days=pace * number)) for number in range(1, due)]
         return found
 
     def _missed(self, day: datetime) -> Night:

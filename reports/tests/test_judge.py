@@ -10,6 +10,7 @@ import pytest
 from reports.history import HistoryError, add_file, add_night, add_note, opened
 from reports.judging import Basis, ClauseState, Health, Parameters, State, judge
 from reports.judging.judge import clustered
+from reports.judging.model import RETIRED
 from reports.nightly.verdict import explained
 from reports.records import Writer, identity
 from reports.simulate import made_rows as fakes
@@ -342,6 +343,21 @@ def test_missed_and_half_nights_show_as_such(build):
     assert series(judged, "impl", Basis.TIME).points[2].why == "no run on this night"
     assert judged.health is Health.UNJUDGED
     assert judged.machines[0].reasons == ("conformance is missing: no readable record",)
+
+
+def test_a_weekly_run_that_comes_a_day_late_has_missed_nothing(build):
+    for day in (0, 7, 14, 22, 36, 43):
+        build.night(day=day)
+    nights = judge(build.history, now=START + timedelta(days=51)).machines[0].nights
+    assert [night.name[:10] for night in nights if night.status == "missed"] == ["2026-01-30"]
+
+
+def test_a_night_that_a_clock_has_dated_1970_is_followed_by_no_more_than_a_retired_machine_misses(build):
+    for day in (-20453, 0, 1, 2, 3):
+        build.night(day=day)
+    (machine,) = judge(build.history, now=START + timedelta(days=3, hours=2)).machines
+    assert [night.status for night in machine.nights] == ["whole", *["missed"] * RETIRED, *["whole"] * 4]
+    assert machine.health is Health.HEALTHY
 
 
 def test_a_damaged_record_is_left_out_and_the_night_is_half(build):
