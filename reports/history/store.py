@@ -91,7 +91,7 @@ def _copied(source: Path, place: Path) -> None:
 
 
 def _written(place: Path, values: Mapping[str, Any]) -> None:
-    with place.open("w", encoding="utf-8") as file:
+    with place.open("w", encoding="utf-8", errors="backslashreplace") as file:  # as in records/writer.py
         json.dump(values, file, ensure_ascii=False, indent=1, default=str)
         file.write("\n")
         file.flush()

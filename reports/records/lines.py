@@ -42,4 +42,4 @@ def append(path: Path, values: Mapping[str, Any]) -> None:
             file.seek(-1, 2)
             torn = file.read(1) != b"\n"
         text = json.dumps(values, ensure_ascii=False)
-        file.write(f"{chr(10) if torn else ''}{text}\n".encode())
+        file.write(f"{chr(10) if torn else ''}{text}\n".encode(errors="backslashreplace"))  # as in writer.py

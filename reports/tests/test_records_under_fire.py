@@ -121,6 +121,21 @@ def test_a_torn_last_line_takes_no_later_one_along(tmp_path):
     assert whole_lines(path) == [{"n": 1}, {"n": 3}, {"n": 4}]
 
 
+def test_a_name_that_is_no_utf_8_is_written_and_read_back(tmp_path):
+    odd = os.fsdecode(b"gro\xdf.py")  # as sys.argv, paths and messages about them have it
+    with Writer(tmp_path / "a.jsonl", identity("x", [odd], home=HOME)) as writer:
+        writer.write({"text": f"é {odd}"})
+    record = read(writer.path)
+    assert (record.header["command"], record.rows) == ([odd], [{"text": f"é {odd}"}])
+    assert "é" in writer.path.read_text(encoding="utf-8")
+    append(tmp_path / "b.jsonl", {"text": odd})
+    assert whole_lines(tmp_path / "b.jsonl") == [{"text": odd}]
+    night = add_night(tmp_path / "h", "box", NOW, {"parts": {"perf": {"why": odd}}}, {})
+    (found,) = scan(tmp_path / "h", NOW).nights
+    assert found.manifest["parts"]["perf"]["why"] == odd
+    assert json.loads((night / "night.json").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a": NaN}', "9" * 5000, '{"a"', "", "\ufeff{}"])
 def test_whatever_is_wrong_with_a_json_text_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
