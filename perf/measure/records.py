@@ -114,8 +114,14 @@ def _is_about(path: Path, first: Mapping[str, Any]) -> bool:
             header = json.loads(file.readline())
     except (OSError, ValueError):
         return True
-    same = ("of", "asked", "commit", "changes")
-    return isinstance(header, dict) and all(header.get(key) == first.get(key) for key in same)
+    return isinstance(header, dict) and _about(header) == _about(first)
+
+
+def _about(header: Mapping[str, Any]) -> list[Any]:
+    """What must be equal for two runs to continue each other: what is measured, of which code, and where."""
+    machine = header.get("machine")
+    where = [machine.get(name) for name in ("processor", "cores", "gpus")] if isinstance(machine, dict) else None
+    return [where, *(header.get(name) for name in ("of", "asked", "commit", "changes", "environment"))]
 
 
 def _locked(path: Path) -> TextIO | None:
@@ -151,7 +157,8 @@ def _kept_of(group: Group, table: Mapping[tuple[str, str], Row]) -> list[Row]:
 def question(
     planned: Plan, subjects: Mapping[str, str], versions: Mapping[str, str], world: int, backend: str
 ) -> dict[str, Any]:
-    """What a run is about. Two runs to one question at one state of the source can continue each other."""
+    """What a run is about. Two runs to one question, at one state of the source and on machines alike, can continue
+    each other."""
     return {
         "sweep": planned.sweep.name, "digest": planned.sweep.digest, "world": world, "backend": backend,
         "subjects": dict(subjects), "versions": dict(versions),

@@ -16,6 +16,9 @@ from perf.commands import run
 from perf.measure import records, runner
 from perf.measure.links import Links
 from perf.measure.rows import blank
+from perf.plan.planning import Place, plan
+from perf.plan.sweep import _checked
+from perf.tests import made_up
 from reports.records import read
 
 pytestmark = pytest.mark.slow
@@ -320,3 +323,20 @@ def test_what_a_run_that_is_still_going_on_has_written_is_left_to_it(tmp_path, m
     after.writer.abandon()
     (out / "torn.jsonl").write_text("{no json")
     assert [trouble for trouble in opened(out, header, planned).troubles if "torn.jsonl" in trouble]
+
+
+@pytest.mark.parametrize("other", [
+    {}, {"machine": {"processor": "another", "cores": 96}}, {"environment": {"OMP_NUM_THREADS": "32"}},
+])  # fmt: skip
+def test_what_was_measured_elsewhere_is_not_taken_over(tmp_path, other):
+    made = made_up.rows([{"workload": "mlp"}], lambda cell, rank: 10.0)
+    sweep = _checked("mine", {"cells": [{"workload": "mlp"}]}, "mine")
+    planned = plan(sweep, ["impl", "torch"], 2, lambda _: Place("gloo", "cpu"))
+    first = records.header({"sweep": "mine"}, [], ["x"])
+    killed = records.begin(tmp_path, {**first, **other}, planned)
+    for row in made:
+        killed.writer.write(row)
+    killed.writer._file.close()  # as if it had been killed
+    after = records.begin(tmp_path, first, planned)
+    assert len(after.taken) == (0 if other else len(made))
+    after.writer.abandon()
