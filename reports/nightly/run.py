@@ -76,7 +76,8 @@ def _manifest(tonight: Tonight) -> dict[str, Any]:
 def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
     """Keep the verdict, build the page, say it all; returns the exit status."""
     if not _is_about(judged, asked, night):
-        why = next((one.why for one in judged.left_out if one.path == f"{asked.machine}/{night.name}"), "another is later")
+        path = f"{asked.machine}/{night.name}"
+        why = next((one.why for one in judged.left_out if one.path == path), "another is later")
         print(f"nightly: could not judge: {night} is not the latest night of the history: {why}", file=sys.stderr)
         _page(judged, asked)
         return Health.UNJUDGED.exit_status
@@ -90,7 +91,7 @@ def _concluded(asked: Asked, judged: JudgedHistory, night: Path) -> int:
 
 
 def _is_about(judged: JudgedHistory, asked: Asked, night: Path) -> bool:
-    """Whether the machine's answer is that of this night. After a clock was set back, an earlier night is the latest."""
+    """Whether the machine's answer is that of this night: a clock that is set back makes another the latest."""
     mine = [one for one in judged.machines if one.name == asked.machine]
     return [one.nights[-1 - one.silent].name for one in mine] == [night.name]
 
