@@ -202,7 +202,7 @@ def _judged_before(asked: Asked) -> reliance.Judged | None:
     if not asked.judged:
         return None
     backends = dict.fromkeys(group.backend for group in asked.planned.groups)
-    return reliance.judged_before(Path(asked.judged), *backends)
+    return reliance.judged_before(Path(asked.judged), *backends, cells=asked.planned.all_cells())
 
 
 def _judged_now(asked: Asked, stderr: Console) -> reliance.Judged:

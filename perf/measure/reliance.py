@@ -153,8 +153,8 @@ def _judged_on(backend: str, cells: Sequence[Cell], specs: Mapping[str, str]) ->
         return _from(record, f"the suite at {ranks} on {backend}, before measuring")
 
 
-def judged_before(path: Path, *backends: str) -> Judged:
-    """What a record of the suite says, which must be of one of these backends."""
+def judged_before(path: Path, *backends: str, cells: Iterable[Cell] = ()) -> Judged:
+    """What a record of the suite says, which must be of one of these backends and of all that the cells rely on."""
     try:
         record = read(path)
     except RecordError as error:
@@ -162,8 +162,19 @@ def judged_before(path: Path, *backends: str) -> Judged:
     if record.header.get("of") != "conformance":
         raise BadInput(f"--judged {path} is no record of the suite; give one of `make conformance`, or {NO}")
     if not any(row["backend"] in backends for row in record.rows):
-        wanted = " or ".join(backends)
-        raise BadInput(f"--judged {path} has no results on {wanted}; give a record of that backend, or {NO}")
+        where = " or ".join(backends)
+        raise BadInput(f"--judged {path} has no results on {where}; give a record of that backend, or {NO}")
+    answered = {
+        (row["subject"], row["clause"])
+        for row in record.rows
+        if row["backend"] in backends and row["outcome"] != "suite error"
+    }
+    wanted = {(cell.subject, clause) for cell in cells for clause in relied_on(cell)}
+    for subject, clause in sorted(wanted - answered):
+        raise BadInput(
+            f"--judged {path} does not say whether {subject} keeps {clause}, which these cells rely on; give a record "
+            f"that does, or {NO}"
+        )
     return _from(record, path.name, backends)
 
 

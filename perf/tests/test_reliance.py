@@ -134,3 +134,14 @@ def test_a_record_of_the_suite_may_have_been_made_before(tmp_path):
         judged_before(path, "mpi")
     with pytest.raises(BadInput, match=r"nowhere\.jsonl.*give a record of `make conformance`"):
         judged_before(tmp_path / "nowhere.jsonl", "gloo")
+
+
+def test_a_record_that_does_not_say_what_the_cells_rely_on_is_refused(tmp_path, cells):
+    cell = next(cell for cell in cells if relied_on(cell) == ("DDP-025", "DDP-049") and cell.subject == "impl")
+    kept = [{**conformance_rows()[0], "clause": clause} for clause in relied_on(cell)]
+    whole = write(tmp_path / "whole.jsonl", "conformance", kept)
+    assert judged_before(whole, "gloo", cells=[cell]) == Judged((), "whole.jsonl")
+    for name, lacking in {"short": kept[:1], "erring": [kept[0], {**kept[1], "outcome": "suite error"}]}.items():
+        path = write(tmp_path / f"{name}.jsonl", "conformance", lacking)
+        with pytest.raises(BadInput, match=r"does not say whether impl keeps DDP-049, which these cells rely on"):
+            judged_before(path, "gloo", cells=[cell])
