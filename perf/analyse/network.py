@@ -7,6 +7,7 @@ from typing import Any
 
 from ..measure.rows import OK, Row
 from ..plan.axes import OVERLAPPED
+from . import noise
 from .board import Board, Measured
 from .intervals import Interval
 from .ratio import UNCLEAR, Ratio, median_ns, ratio
@@ -73,9 +74,9 @@ def fastest(rows: Iterable[Row]) -> Row | None:
     return min((row for row in rows if row["status"] == OK), key=median_ns, default=None)
 
 
-def verdict_on(found: Ratio) -> str:
-    """A ratio and what it allows to say."""
-    return f"{found} ({'cannot tell' if found.said == UNCLEAR else found.said})"
+def verdict_on(found: Ratio, said: str) -> str:
+    """A ratio and what it allows to say, told together with others (``noise.verdicts``)."""
+    return f"{found} ({'cannot tell' if said == UNCLEAR else said})"
 
 
 def cap(row: Row) -> str:
@@ -94,19 +95,23 @@ def ms(found: Interval) -> str:
 
 def of_floor(groups: Sequence[Measured], subject: str) -> list[str]:
     """The best overlapped step against DDP alone, and DDP against its floor, of every group."""
-    said = []
+    found: list[tuple[Measured, Row, Row | None]] = []
     for group in groups:
         alone = fastest(row for row in group.find(subject=subject, hook="none", zero="off", strategy="plain"))
-        best = fastest(row for row in group.find(subject=subject) if row["axes"]["hook"] in OVERLAPPED)
-        if alone is None:
-            continue
+        if alone is not None:
+            best = fastest(row for row in group.find(subject=subject) if row["axes"]["hook"] in OVERLAPPED)
+            found.append((group, alone, best))
+    overlaps = [(ratio(best, alone), noise.of_group(group.rows)) for group, alone, best in found if best is not None]
+    verdicts = iter(zip(overlaps, noise.verdicts(overlaps), strict=True))
+    said = []
+    for group, alone, best in found:
         sentence = f"{setting(group.axes)}: {subject}'s DDP takes {median_ns(alone) / 1e6:.0f} ms"
         floor = alone["derived"].get("floor_ns")
         sentence += f", {median_ns(alone) / floor:.2f} of its floor" if floor else ""
         empty = alone["derived"].get("empty_ns")
         sentence += f" (of which the machine adds {empty / 1e6:.1f} ms: an empty step)" if empty else ""
         if best is not None:
-            sentence += f"; the best overlap ({step_of(best)}, {cap(best)}) takes "
-            sentence += f"{verdict_on(ratio(best, alone))} of that"
-        said.append(sentence + ".")
+            (over, _), word = next(verdicts)
+            sentence += f"; the best overlap ({step_of(best)}, {cap(best)}) takes {verdict_on(over, word)} of that"
+        said.append(f"{sentence}.")
     return said

@@ -6,7 +6,9 @@ from typing import Any
 
 from ..analyse.board import Board, Measured
 from ..analyse.derived import exposed
+from ..analyse.intervals import of_difference
 from ..analyse.network import ms, step_of, steps
+from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row
 from . import style
 from .by_hosts import Question, by_setting, drawn
@@ -30,13 +32,16 @@ def _exposed_ms(group: Measured, row: Row) -> Any:
 
 
 def _said(name: str, group: Measured, subjects: list[str]) -> list[str]:
-    """Which of the first subject's steps leaves least exposed."""
+    """Which of the first subject's steps leaves least exposed, and how much less than the next."""
     rows = [row for row in group.find(subject=subjects[0]) if step_of(row) and row["status"] == OK]
     found = [(one, row) for row in rows if (one := exposed(row, group.rows)) is not None]
     if not found:
         return []
-    least, row = min(found, key=lambda pair: pair[0].point)
-    return [f"{name}, {group.axes['world']} hosts: least is left exposed by {step_of(row)}, {ms(least)}."]
+    (least, row), *others = sorted(found, key=lambda pair: pair[0].point)
+    sentence = f"{name}, {group.axes['world']} hosts: least is left exposed by {step_of(row)}, {ms(least)}"
+    for _, beside in others[:1]:
+        sentence += f", {ms(of_difference(by_round(beside), by_round(row)))} less than by {step_of(beside)}"
+    return [f"{sentence}."]
 
 
 QUESTION = Question(

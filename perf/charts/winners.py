@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..analyse.board import Board, Measured
 from ..analyse.network import cap, fastest, setting, step_of, steps, to_communication, verdict_on
+from ..analyse.noise import of_group, verdicts
 from ..analyse.ratio import Ratio, median_ns, ratio
 from ..measure.rows import OK, Row
 from ..plan.axes import OVERLAPPED
@@ -29,6 +30,8 @@ class Field:
     best: Row
     next: Row | None
     void: int  # steps that came to nothing
+    noise: Ratio | None  # of the group
+    said: str = ""  # what the ratio to the next allows to say, told together with those of all fields
 
     @property
     def found(self) -> Ratio | None:
@@ -36,7 +39,7 @@ class Field:
 
     @property
     def decided(self) -> bool:
-        return self.found is not None and self.found.said == "faster"
+        return self.said == "faster"
 
 
 def draw(made: Board) -> Any:
@@ -46,12 +49,14 @@ def draw(made: Board) -> Any:
         place = (axes["size"], axes["world"], axes["network"])
         maps.setdefault(place, []).extend(_fields(group, made.subjects[0]))
     panels = sorted((item for item in maps.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))[:_MOST_PANELS]
+    told = iter(_told([one for _, fields in panels for one in fields]))
+    panels = [(place, [next(told) for _ in fields]) for place, fields in panels]
     if not panels:
         raise Undrawable("no overlap hooks were measured at several bucket caps or paces (sweep network-map has)")
     rows = [row for _, fields in panels for one in fields for row in (one.best, one.next) if row is not None]
     caption = made.caption(
-        "The fastest of the overlapped steps, and its time over the next one's, paired round by round. Pale: the "
-        "interval does not exclude that the next one is as fast.", rows,
+        "The fastest of the overlapped steps, and its time over the next one's, paired round by round. Pale: nobody "
+        "can tell whether the next one is slower, corrected for the number of fields by Benjamini and Hochberg.", rows,
     )  # fmt: skip
     said = [sentence for place, fields in panels for sentence in _said(_named(place), fields)]
     rows_most = max(len({one.cap_mib for one in fields}) for _, fields in panels)
@@ -74,8 +79,15 @@ def _fields(group: Measured, subject: str) -> list[Field]:
         if best is not None and share is not None:
             others = [row for row in mine if row is not best and row["status"] == OK]
             void = sum(row["status"] != OK for row in here)
-            found.append(Field(share, cap_mib, best, min(others, key=median_ns, default=None), void))
+            noise = of_group(group.rows)
+            found.append(Field(share, cap_mib, best, min(others, key=median_ns, default=None), void, noise))
     return found
+
+
+def _told(fields: list[Field]) -> list[Field]:
+    """The same fields with what may be said of them."""
+    said = iter(verdicts([(one.found, one.noise) for one in fields if one.found is not None]))
+    return [replace(one, said=next(said)) if one.found is not None else one for one in fields]
 
 
 def _panel(axis: Any, fields: list[Field]) -> None:
@@ -114,6 +126,6 @@ def _said(where: str, fields: list[Field]) -> list[str]:
     for share in shares:
         here = [one for one in fields if round(one.to_communication, 2) == share]
         best = min(here, key=lambda one: median_ns(one.best))
-        against = f", {verdict_on(best.found)} of the next" if best.found else ""
+        against = f", {verdict_on(best.found, best.said)} of the next at that cap" if best.found else ""
         said.append(f"Compute over communication {share:g}: {step_of(best.best)} at {cap(best.best)}{against}.")
     return said
