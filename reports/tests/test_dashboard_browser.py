@@ -212,6 +212,13 @@ def test_texts_that_are_script_do_nothing(browser, tmp_path):
     quiet(page)
 
 
+def test_a_long_name_of_what_else_changed_leaves_room_for_what_it_was_and_is(browser, tmp_path):
+    history = hostile(tmp_path)
+    page = opened(browser, build(judge(history), history, tmp_path / "out").as_uri())
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 1200
+    assert all(value.size["width"] > 100 for value in page.find_elements("css selector", "#tonight .finding dd"))
+
+
 @pytest.mark.parametrize("width", [360, 1200])
 def test_no_view_is_wider_than_the_screen(browser, address, width):
     page = opened(browser, address, "#trends")
