@@ -19,7 +19,7 @@ def as_markdown(judged: JudgedHistory) -> str:
     found = findings(judged)
     lines = [f"## {_SIGNS[judged.health]} Nightly: {judged.health.value}", ""]
     for machine in at_work(judged):
-        nights = plural(len(machine.nights), "night")
+        nights = plural(sum(night.status != "missed" for night in machine.nights), "night")
         lines.append(f"- {_text(machine.name)}: {machine.health.value}, {nights}" + "".join(
             f"; {_text(gap)}" for gap in gaps(machine)
         ))  # fmt: skip

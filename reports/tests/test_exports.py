@@ -100,6 +100,16 @@ def test_junit_fails_what_alarms_and_skips_what_has_no_answer(judged, hostile_on
     ElementTree.fromstring(export(hostile_one, "junit"))  # control characters and all
 
 
+def test_of_a_machine_that_is_silent_nothing_has_passed_and_missed_nights_do_not_count(tmp_path):
+    moment = datetime.fromisoformat("2026-03-02T12:00:00+00:00")
+    history = plain(tmp_path, nights=12, cells=1, now=moment)
+    late = judge(history, now=moment + timedelta(days=5))
+    cases = ElementTree.fromstring(export(late, "junit")).findall("testsuite/testcase")
+    assert len(cases) > 8
+    assert not [case.get("name") for case in cases if not len(case)]
+    assert "builder: could not judge, 11 nights; no run for 4 nights" in export(late, "markdown")
+
+
 def test_markdown_keeps_a_name_from_being_markup(judged, hostile_one):
     assert export(judged, "markdown").startswith("## ❌ Nightly: regressed")
     text = export(hostile_one, "markdown")
