@@ -1,5 +1,10 @@
 """Bad input to every command of perf: status 2, a sentence with the remedy, no traceback, no file touched."""
 
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from perf.__main__ import main
@@ -184,3 +189,13 @@ OTHERS = [
 @pytest.mark.parametrize(("line", "says"), OTHERS)
 def test_what_cannot_be_had_is_refused(place, capsys, line, says):
     refused(main, line, says, place, capsys)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="not run: no make")
+@pytest.mark.parametrize("line", ["perf HOSTS=2 WORLD=3", "perf NET=1mbit", "perf DELAY=1ms", "conformance NET=1mbit",
+                                  "conformance DELAY=1ms"])  # fmt: skip
+def test_make_leaves_out_nothing_of_a_network_that_it_is_given(line):
+    words = ["make", "-s", *line.split(), f"PYTHON={sys.executable}", "SETUP=0", "ARGS=--dry-run"]
+    done = subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "HOSTS" in done.stderr
