@@ -25,9 +25,12 @@ PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND
 HOSTS     ?=
 NET       ?= 1gbit
 DELAY     ?=
-ON_HOSTS   = $(if $(HOSTS),conformance hosts --hosts '$(HOSTS)' --rate '$(NET)' $(if $(DELAY),--delay '$(DELAY)') -- -m,$(if $(DELAY)$(filter command,$(origin NET)),$(error NET and DELAY are the network between hosts: say how many by HOSTS)))
-# what does not go together is given all the same, so that it is refused
-OVER_HOSTS = $(if $(HOSTS),--hosts '$(HOSTS)') $(if $(HOSTS)$(filter command,$(origin NET)),--net '$(NET)') $(if $(DELAY),--delay '$(DELAY)') $(if $(and $(HOSTS),$(filter file,$(origin WORLD))),,--world '$(WORLD)')
+DELAYED    = $(if $(DELAY),--delay '$(DELAY)')
+NO_HOSTS   = $(if $(DELAY)$(filter command,$(origin NET)),$(error NET and DELAY are the network between hosts: say how many by HOSTS))
+ON_HOSTS   = $(if $(HOSTS),conformance hosts --hosts '$(HOSTS)' --rate '$(NET)' $(DELAYED) -- -m,$(NO_HOSTS))
+# a WORLD beside HOSTS is given all the same, so that it is refused
+BESIDE     = $(if $(filter file,$(origin WORLD)),,--world '$(WORLD)')
+OVER_HOSTS = $(if $(HOSTS),--hosts '$(HOSTS)' --net '$(NET)' $(DELAYED) $(BESIDE),$(NO_HOSTS)--world '$(WORLD)')
 
 HISTORY     ?= history
 SERIES      ?= 1000

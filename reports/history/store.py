@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..records.disk import sync_folder
+from ..records.lines import ESCAPED
 from .layout import DRAFT, MANIFEST, NOTES, POWER, night_name, slug
 
 
@@ -91,7 +92,7 @@ def _copied(source: Path, place: Path) -> None:
 
 
 def _written(place: Path, values: Mapping[str, Any]) -> None:
-    with place.open("w", encoding="utf-8", errors="backslashreplace") as file:  # as in records/writer.py
+    with place.open("w", encoding="utf-8", errors=ESCAPED) as file:
         json.dump(values, file, ensure_ascii=False, indent=1, default=str)
         file.write("\n")
         file.flush()

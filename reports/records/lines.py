@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+#: Names that are no UTF-8 hold halves of pairs in Python: in a file they become escapes of JSON, and are read back as
+#: they were.
+ESCAPED = "backslashreplace"
+
 
 def loads(text: str | bytes) -> Any:
     """What a JSON text says; whatever is wrong with it, however deep it nests, is a ``ValueError``."""
@@ -42,4 +46,4 @@ def append(path: Path, values: Mapping[str, Any]) -> None:
             file.seek(-1, 2)
             torn = file.read(1) != b"\n"
         text = json.dumps(values, ensure_ascii=False)
-        file.write(f"{chr(10) if torn else ''}{text}\n".encode(errors="backslashreplace"))  # as in writer.py
+        file.write(f"{chr(10) if torn else ''}{text}\n".encode(errors=ESCAPED))

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from .disk import sync_folder
 from .identity import now
+from .lines import ESCAPED
 from .reader import read
 from .schema import RecordError, check_footer, check_header, check_row
 
@@ -21,8 +22,6 @@ except ImportError:  # a platform without file locks: two writers of one path ar
     fcntl = None  # type: ignore[assignment]
 
 PART = ".part"
-# Names that are no UTF-8 hold halves of pairs in Python: these become escapes of JSON, and are read back as they were.
-_TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 class Writer:
@@ -101,14 +100,14 @@ def _is_whole(path: Path) -> bool:
 def _temporary(path: Path) -> tuple[Path, TextIO]:
     """A temporary file beside ``path`` that no other living writer has."""
     part = path.with_name(path.name + PART)
-    file = part.open("a", **_TEXT)  # not "w": that would empty the file of a writer that is still at work
+    file = part.open("a", encoding="utf-8", errors=ESCAPED)  # not "w": that would empty the file of a writer that is still at work
     # locked, but no longer under this name: its writer has just finished it, so it is a record now
     if _locked(file) and _same_file(part, file):
         file.truncate(0)  # new, or left behind by a writer that was killed
         return part, file
     file.close()
     own = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PART}")
-    file = own.open("x", **_TEXT)
+    file = own.open("x", encoding="utf-8", errors=ESCAPED)
     _locked(file)
     return own, file
 
