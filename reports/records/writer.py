@@ -100,7 +100,8 @@ def _is_whole(path: Path) -> bool:
 def _temporary(path: Path) -> tuple[Path, TextIO]:
     """A temporary file beside ``path`` that no other living writer has."""
     part = path.with_name(path.name + PART)
-    file = part.open("a", encoding="utf-8", errors=ESCAPED)  # not "w": that would empty the file of a writer that is still at work
+    # not "w": that would empty the file of a writer that is still at work
+    file = part.open("a", encoding="utf-8", errors=ESCAPED)
     # locked, but no longer under this name: its writer has just finished it, so it is a record now
     if _locked(file) and _same_file(part, file):
         file.truncate(0)  # new, or left behind by a writer that was killed
