@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..comm import streams
 from . import kernels
 from .buckets import Bucket
 from .graph import leaves_behind, parameters_behind
@@ -45,7 +46,9 @@ class Arrivals:
         self._recast = recast
         #: our hooks on recast parameters, which come after all others, and their handles
         self._last: dict[tuple[torch.nn.Parameter, Callable[..., None]], Any] = {}
-        #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node
+        #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node. On an
+        #: accelerator a node accumulates on the stream on which it was made: since all are made and kept here, a bucket
+        #: is read behind all of its gradients, whatever streams the user's forward has used
         self._nodes: dict[torch.Tensor, torch.autograd.graph.Node] = {}
         self._handles: list[Any] = []
         #: the lists that hooks append to. A parameter's own hook holds one that holds the parameter, a cycle that
@@ -93,17 +96,27 @@ class Arrivals:
         should it be thawed, what has arrived is counted again.
         """
         if parameter.requires_grad:
+            self._keep(parameter)
             self._handles.append(parameter.register_post_accumulate_grad_hook(append))
+
+    def _keep(self, parameter: torch.nn.Parameter) -> torch.autograd.graph.Node:
+        """The node that accumulates this parameter's gradient, which lives from now on."""
+        return self._nodes.setdefault(parameter, kernels.accumulator(parameter))
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if self._recast:
             self._last[parameter, hook] = _registered(parameter, hook)
             return
-        node = self._nodes.setdefault(parameter, kernels.accumulator(parameter))
-        self._handles.append(node.register_hook(hook))
+        self._handles.append(self._keep(parameter).register_hook(hook))
 
     def come_last(self) -> None:
-        """Put our hooks on recast parameters after those that users have registered by now."""
+        """Put our hooks on recast parameters after those that users have registered by now, and look for new nodes."""
+        if not self._recast:
+            return
+        self._nodes.clear()
+        for parameter in self._parameters:
+            if streams.is_accelerated(parameter.device) and parameter.requires_grad:  # else streams are no matter
+                self._keep(parameter)
         for (parameter, hook), handle in self._last.items():
             if handle is not None:
                 handle.remove()

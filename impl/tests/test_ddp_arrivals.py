@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from impl.comm import streams
 from impl.ddp.pending_backward import PendingBackward
+from impl.ddp.readiness import Arrivals
 from impl.ddp.reducer import Phase
 from impl.tests.loopback import build, forward
 
@@ -221,3 +223,30 @@ def test_a_model_may_be_frozen_for_a_while(cap):
     forward(model, reducer).backward()
     assert gradients(model) == expected
     assert transport.done == 2
+
+
+def nodes_last(model, go):
+    """By parameter: whether the node that accumulates its gradient is still there after ``go``."""
+    for parameter in model.parameters():
+        torch.autograd.graph.get_gradient_edge(parameter).node.metadata["seen"] = True
+    go()
+    gc.collect()
+    return ["seen" in torch.autograd.graph.get_gradient_edge(each).node.metadata for each in model.parameters()]
+
+
+def test_the_nodes_that_accumulate_last_so_that_all_of_a_bucket_do_it_on_one_stream(settled):
+    model, reducer, _ = settled
+    assert nodes_last(model, lambda: forward(model, reducer).backward()) == [True] * 3
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_so_do_those_of_recast_parameters_from_a_forward_on_where_there_are_streams(accelerated, monkeypatch):
+    monkeypatch.setattr(streams, "is_accelerated", lambda _: accelerated)
+    model = Steps()
+    arrivals = Arrivals(model, list(model.parameters()), recast=True)
+    arrivals.count_each()
+    for dtype in (torch.bfloat16, torch.float32):
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        arrivals.come_last()
+        assert nodes_last(model, lambda: None) == [accelerated] * 3
