@@ -121,7 +121,7 @@ class GradBucket:
         names: Sequence[str],
         group: dist.ProcessGroup,
         divisor: int,
-        left_out: Collection[int] = (),
+        uncounted: Collection[int] = (),
     ) -> None:
         self._index = index
         self._last = last
@@ -131,7 +131,7 @@ class GradBucket:
         self._names = names
         self._group = group
         self._divisor = divisor
-        self._left_out = left_out
+        self._uncounted = uncounted
 
     def index(self) -> int:
         """Place of the bucket in the order of reduction, from 0."""
@@ -183,7 +183,7 @@ class GradBucket:
 
     def divisor_over(self, ranks: Collection[int]) -> int:
         """The same for an average over these global ranks only."""
-        return max(sum(rank not in self._left_out for rank in ranks), 1)
+        return max(sum(rank not in self._uncounted for rank in ranks), 1)
 
     def __repr__(self) -> str:
         return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"

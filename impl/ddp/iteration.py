@@ -63,8 +63,8 @@ class Iteration:
     order: Mapping[Stage, Row]
     #: the join block that the model is in, if any; the context sets it through the model
     session: Session | None = None
-    #: whether an average divides by the team's size even after ranks have run out, as the latest join hook says
-    #: (DDPJ-012)
+    #: what the latest join hook was asked for (DDPJ-012), which torch's attribute tells; averages follow the rule of
+    #: the block that the model is in: ``_keeps_initial_world_size``
     divides_by_initial_world_size = True
     #: whether only buckets are sent in a backward. Else other stages come between the roll call and the reduction
     buckets_only = True
@@ -101,24 +101,25 @@ class Iteration:
 
     def divisor(self) -> int:
         """What an average divides by now (DDPJ-007, DDPJ-008); may wait for the roll call."""
-        if self.session is None or self._keeps_divisor(self.session):
+        if self.session is None or self._keeps_initial_world_size(self.session):
             return self.team.size
         return self.session.active
 
-    def left_out(self) -> list[GlobalRank]:
+    def uncounted_ranks(self) -> list[GlobalRank]:
         """The ranks that averages of this iteration do not count; may wait for the roll call."""
-        if self.session is None or self._keeps_divisor(self.session):
+        if self.session is None or self._keeps_initial_world_size(self.session):
             return []
         active = self.session.active_ranks
         return [self.team.global_rank(GroupRank(rank)) for rank in self.team.members if rank not in active]
 
-    def _keeps_divisor(self, session: Session) -> bool:
-        """The rule of the block that the model is in; another context, built since then, may have brought its own."""
-        return bool(getattr(session.hook_of(self.joinable), "keeps_divisor", True))
+    def _keeps_initial_world_size(self, session: Session) -> bool:
+        """Whether averages divide by the team's size even after ranks have run out, by the rule of the block that the
+        model is in; another context, built since then, may have brought its own."""
+        return bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))
 
     def known_divisor(self) -> int | None:
         """The same, if no roll call has to be waited for; else None. All ranks get a number, or all get None."""
-        waits = self.session is not None and not self._keeps_divisor(self.session)
+        waits = self.session is not None and not self._keeps_initial_world_size(self.session)
         return None if waits else self.team.size
 
     def source(self) -> GroupRank:
@@ -133,7 +134,7 @@ class Iteration:
         """What looks out for failed peers while a wait lasts: the join block's watch, or the failure guard, if any."""
         if self.session is not None:
             return self.session.watch
-        blocks = self.team.tally.blocks  # which do not list this model
+        blocks = self.team.tally.blocks  # which do not list this model; watch_of, written out for every iteration
         return blocks[-1].watch if blocks else self.team.guard
 
     def await_futures(self) -> None:

@@ -149,7 +149,7 @@ class _DDPJoinHook(FollowingHook):
         self.uneven = uneven
         uneven.iteration.divides_by_initial_world_size = divide_by_initial_world_size
         #: the rule of the blocks that this hook serves
-        self.keeps_divisor = uneven.iteration.divides_by_initial_world_size
+        self.divides_by_initial_world_size = uneven.iteration.divides_by_initial_world_size
         super().__init__()
 
     def follow(self, act: int) -> None:

@@ -101,8 +101,8 @@ class Transport:
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         divisor, group = self.iteration.divisor(), self.iteration.team.group
         spec, parts = bucket.spec, bucket.shown(flat)
-        left_out = self.iteration.left_out()
-        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor, left_out)
+        uncounted = self.iteration.uncounted_ranks()
+        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor, uncounted)
         state, function = hook
         with calling_a_hook(self.iteration.team):
             future = call_hook(function, state, shown)

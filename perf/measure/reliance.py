@@ -26,7 +26,7 @@ ABOUT_S = 15.0  # what judging them takes on a quiet machine; kept free in a bud
 NO = "no"  # for --judged: measure without asking
 _LIMIT_S = 900.0  # of judging, however busy the machine is
 _ENDING_S = 30.0  # for the suite to take its ranks along when it is stopped
-_BUFFERED = frozenset({"convnet", "normed"})
+BUFFERED = frozenset({"convnet", "normed"})  # workloads with buffers
 #: Checks of what no workload does: its parameters stay where they are, and as they are laid out, all of them are
 #: trained, backwards go through the outputs, and buffers are there from the start.
 NO_WORKLOAD_DOES = (
@@ -102,7 +102,7 @@ def relied_on(cell: Cell) -> tuple[str, ...]:
         return ()
     found = ["DDP-025", "DDP-049"]  # equal at the start, and means of gradients afterwards
     found += ["DDP-057"] if cell.workload in SPARSE else []
-    found += ["DDP-080"] if cell.workload in _BUFFERED else []
+    found += ["DDP-080"] if cell.workload in BUFFERED else []
     found += ["DDP-117"] if cell.bucket_view else []
     found += ["DDP-120"] if cell.settings == "best" else []
     found += ["DDPJ-007", "DDPJ-016"] if cell.strategy in ("join", "throwing", "after_join") else []

@@ -20,9 +20,9 @@ from ..plan import sweep
 from ..plan.axes import ALONE
 from ..plan.planning import Place, plan
 from ..workloads import KNOWN, SPARSE, Workload, load
+from .reliance import BUFFERED
 from .verify import ExpectedValues, expected_values
 
-BUFFERED = frozenset({"convnet", "normed"})
 Gradients = oracle.State
 
 

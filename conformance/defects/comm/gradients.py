@@ -20,7 +20,7 @@ def groups_of_a_hooks_own_are_always_whole() -> None:
 @defect("DDPJ-014")
 def hooks_on_all_ranks_in_another_group_count_their_own_by_group_rank() -> None:
     """Who is not counted is told by ranks of the model's group, where global ones are asked for."""
-    edit("max(sum(rank not in self._left_out for rank in ranks), 1)", "max(len(ranks) - len(self._left_out), 1)")
+    edit("max(sum(rank not in self._uncounted for rank in ranks), 1)", "max(len(ranks) - len(self._uncounted), 1)")
 
 
 @defect("DDPJ-014")

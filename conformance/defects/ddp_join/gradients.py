@@ -27,8 +27,8 @@ def divide_setting_of_the_first_context_stays() -> None:
 def divide_setting_is_that_of_the_context_that_was_built_last() -> None:
     """Of contexts that are built before the first is entered, all divide as the last one."""
     edit(
-        'bool(getattr(session.hook_of(self.joinable), "keeps_divisor", True))', "self.divides_by_initial_world_size",
-        within="_keeps_divisor",
+        'bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))',
+        "self.divides_by_initial_world_size", within="_keeps_initial_world_size",
     )  # fmt: skip
 
 
