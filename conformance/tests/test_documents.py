@@ -39,6 +39,14 @@ def test_files_that_documents_name_exist():
     assert missing == set()
 
 
+def test_environment_variables_that_the_code_reads_are_documented():
+    code = [path for name in ("impl", "conformance", "perf", "reports") for path in (ROOT / name).rglob("*.py")]
+    texts = [path.read_text() for path in code if "tests" not in path.parts]
+    read = {name for text in texts for name in re.findall(r'"(JOINERY_[A-Z_]*[A-Z])"', text)}
+    table = set(re.findall(r"^\| `(JOINERY_\w+)`", (ROOT / "docs/commands.md").read_text(), flags=re.MULTILINE))
+    assert read == table
+
+
 def test_make_help_names_every_target():
     said = subprocess.run(["make", "help", "SETUP=0", "PYTHON=python3"], cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
