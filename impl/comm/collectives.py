@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import strict, trace
+from . import strict
 from .flat import ALIGNMENT, copy_all
 from .pending import Pending, Watch, fail_to_start
 from .ranks import GroupRank, Team
@@ -28,8 +28,6 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
     if team.is_strict:
         strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
-    if trace.sink is not None:
-        trace.note(label)
     try:
         if buffer.is_complex():
             work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
@@ -48,8 +46,6 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
     if team.is_strict:
         strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
         sent = strict.sent(buffer) if team.rank == source else 0
-    if trace.sink is not None:
-        trace.note(label)
     try:
         if buffer.is_complex():
             work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
@@ -172,7 +168,6 @@ def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) 
     if team.is_strict:
         strict.agree(team, "all-gather", label, part)
         sent = strict.sent(part)
-    trace.note(label)
     try:
         work = _all_gather(whole, part, group=team.group, async_op=True)
     except dist.DistError as error:
@@ -198,7 +193,6 @@ def all_to_all(
     """
     if team.is_strict:  # the parts may differ from rank to rank
         strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
-    trace.note(label)
     try:
         work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
     except dist.DistError as error:

@@ -224,7 +224,6 @@ def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | 
     return stores.StoreWithDeadline(store, detection_s() if is_far else None)
 
 
-_abandoned: set[int] = set()
 #: by group, all that are given up with it
 _together: WeakKeyDictionary[dist.ProcessGroup, WeakSet[dist.ProcessGroup]] = WeakKeyDictionary()
 
@@ -241,6 +240,4 @@ def abandon(group: dist.ProcessGroup) -> None:
     Gloo cannot abort; its destructor waits for what is under way, until the group's timeout. So it is never called.
     """
     for each in _together.get(group, [group]):
-        if id(each) not in _abandoned:
-            _abandoned.add(id(each))  # it stays, so nobody else gets its number
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

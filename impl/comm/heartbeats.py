@@ -464,7 +464,7 @@ def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
 
 
 def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
-    if world.size() < 2 or detection_s <= 0:
+    if detection_s <= 0:
         return None
     try:
         store = stores.shared_by(world)

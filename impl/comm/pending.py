@@ -58,12 +58,12 @@ class Pending:
         label: str,
         buffer: torch.Tensor,
         work: Any,
-        team: Team | None = None,
+        team: Team,
         *,
         result_in_future: bool = False,
     ) -> None:
         """``result_in_future``: the backend may leave the result in its future only (see ``take``)."""
-        if team is not None:
+        if work is not None:
             tally = Tally.latest = team.tally
             tally.started += 1
             tally.label = label
@@ -84,11 +84,11 @@ class Pending:
         """
         if self.work is None:
             return self.buffer
-        watch = watch or self._own_watch
+        watch = watch or watch_of(self._team)
         if watch is not None and not streams.is_accelerated(self.buffer.device):
             self._wait_on_host(watch)
         else:
-            if watch is not None and self._team is not None and self._team.blocks_host:
+            if watch is not None and self._team.blocks_host:
                 self._poll(self.work.is_completed, watch)
             self._end(watch)  # a failed work counts as completed: it is this wait that tells
         if self._result_in_future:
@@ -101,7 +101,7 @@ class Pending:
         On an accelerator the copy to the host runs on a stream of its own, so that the host waits for this collective
         only and not for the computation queued after it.
         """
-        watch = watch or self._own_watch
+        watch = watch or watch_of(self._team)
         if not streams.is_accelerated(self.buffer.device):
             return self.wait(watch).tolist()  # type: ignore[no-any-return]
         if watch is not None:
@@ -149,7 +149,7 @@ class Pending:
         """Wait in slices of a time. A backend for CPU tensors keeps the collective going when a slice runs out."""
         begun = started = time.monotonic()
         while True:
-            slice_s = until_next_look(started - begun, self._ranks)
+            slice_s = until_next_look(started - begun, self._team.size)
             try:
                 self.work.wait(timedelta(seconds=slice_s))
                 return
@@ -158,7 +158,7 @@ class Pending:
                 if time.monotonic() - started < slice_s / 2:
                     self._fail(error, watch)
             except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
-                _give_up(self._team)
+                self._team.abandon()
                 raise
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
@@ -178,16 +178,8 @@ class Pending:
         poll_on_host(is_over, watch, self._place, self._team)
 
     @property
-    def _own_watch(self) -> Watch | None:
-        return None if self._team is None else watch_of(self._team)
-
-    @property
     def _place(self) -> str:
-        return self.label if self._team is None else self._team.tally.place_of(self.label)
-
-    @property
-    def _ranks(self) -> int:
-        return 1 if self._team is None else self._team.size
+        return self._team.tally.place_of(self.label)
 
     def _look(self, watch: Watch, begun: float) -> None:
         look(watch, self._place, self._team, begun)
@@ -203,37 +195,36 @@ def watch_of(team: Team) -> Watch | None:
 
 
 def poll_on_host(
-    is_over: Callable[[], bool], watch: Watch, place: str, team: Team | None, *, on_peers: bool = True
+    is_over: Callable[[], bool], watch: Watch, place: str, team: Team, *, on_peers: bool = True
 ) -> None:
     """Wait without a timed wait, which ends in an abort of the communicator on NCCL.
 
     ``on_peers``: it is others of the team that this waits for.
     """
-    ranks = 1 if team is None else team.size
     nap = _FIRST_NAP_S
     begun = time.monotonic()
-    next_look = begun + until_next_look(0, ranks)
+    next_look = begun + until_next_look(0, team.size)
     while not is_over():
         if time.monotonic() >= next_look:
             look(watch, place, team, begun, on_peers=on_peers)
-            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, ranks)
+            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
         try:
             time.sleep(nap)
         except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
-            _give_up(team)
+            team.abandon()
             raise
         nap = min(nap * 1.3, _LONGEST_NAP_S)
 
 
-def look(watch: Watch, place: str, team: Team | None, begun: float, *, on_peers: bool = True) -> None:
+def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool = True) -> None:
     """Call the watch of a wait that has gone on since then, and see whether all ranks wait for each other."""
     with _placed(place, team):
         watch()
-        if on_peers and team is not None and team.guard is not None:
+        if on_peers and team.guard is not None:
             team.guard.stand(place, begun)
 
 
-def fail(error: Exception, watch: Watch, place: str, team: Team | None) -> NoReturn:
+def fail(error: Exception, watch: Watch, place: str, team: Team) -> NoReturn:
     """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
     try:
         with _placed(place, team):
@@ -253,7 +244,7 @@ def fail_to_start(error: Exception, team: Team, label: str) -> NoReturn:
 
 
 @contextmanager
-def _placed(place: str, team: Team | None) -> Iterator[None]:
+def _placed(place: str, team: Team) -> Iterator[None]:
     """What a watch raises says what was waited for, and the team is given up."""
     try:
         yield
@@ -263,13 +254,8 @@ def _placed(place: str, team: Team | None) -> Iterator[None]:
             error.args = (f"{error} {where}",)
         else:
             error.add_note(where)
-        _give_up(team)
-        raise
-
-
-def _give_up(team: Team | None) -> None:
-    if team is not None:
         team.abandon()
+        raise
 
 
 def _wait_without_limit(work: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from . import strict, trace
+from . import strict
 from .collectives import broadcast
 from .duplex import way_from
 from .pending import Pending, fail_to_start
@@ -25,7 +25,6 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     if team.is_strict:
         gives = strict.addable(buffer, dist.ReduceOp.SUM)
         strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
-    trace.note(label)
     shown = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # dist.reduce leaves that to its caller
     try:
         work = dist.reduce(shown, group_dst=owner, group=team.group, async_op=True)

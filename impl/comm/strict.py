@@ -132,8 +132,6 @@ def _sums(buffer: torch.Tensor | None) -> tuple[float, float]:
     """The elements of a buffer added up, and their magnitudes."""
     if buffer is None:
         return 0.0, 0.0
-    if buffer.is_sparse:
-        buffer = buffer.coalesce().values()
     if buffer.is_complex():
         buffer = torch.view_as_real(buffer)
     exact = buffer.detach().cpu().double()
@@ -152,9 +150,6 @@ def _counted(group: dist.ProcessGroup) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
-    if tensor.is_sparse:
-        rows = tensor.coalesce()
-        return _bytes_of(rows.indices()).tobytes() + _bytes_of(rows.values()).tobytes()
     flat = tensor.detach().cpu().reshape(-1)
     return (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy()
 

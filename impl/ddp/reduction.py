@@ -96,7 +96,8 @@ class Transport:
         if bucket.factor == 1.0 and divides_first(flat.dtype):
             kernels.divide(flat, self.iteration.divisor())
         label = f"bucket {bucket.spec.index}"
-        return Pending(label, flat, None) if alone else collectives.all_reduce(self.iteration.team, flat, label)
+        team = self.iteration.team
+        return Pending(label, flat, None, team) if alone else collectives.all_reduce(team, flat, label)
 
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         divisor, group = self.iteration.divisor(), self.iteration.team.group

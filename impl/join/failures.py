@@ -129,7 +129,7 @@ class SessionFailures:
 
     def __init__(self, team: Team) -> None:
         self._team = team
-        self._notes: FailureNotes | None = None  # None until the block is entered: before, ranks need not be in step
+        self._notes = FailureNotes(team, "", None)  # until the block is entered: before, ranks need not be in step
         #: the shared error that was raised here, if one was
         self.over: tuple[type[SharedError], tuple[object, ...]] | None = None
 
@@ -155,8 +155,6 @@ class SessionFailures:
 
     def _read_notes(self, guard: Guard | None) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
-        if self._notes is None:
-            return
         try:
             self._notes.watch()
         except PeerFailed:
@@ -166,8 +164,6 @@ class SessionFailures:
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
-        if self._notes is None:
-            return
         if not isinstance(error, InputsExhausted):
             in_step.doubt(self._team)
         if self._is_known(error):
@@ -196,7 +192,7 @@ class SessionFailures:
         cause = explain(self._team.group)
         if cause not in notes:
             error.add_note(cause)
-        if guard is not None and cause == guard.unexplained() and self._notes is not None:
+        if guard is not None and cause == guard.unexplained():
             self._notes.leave(error)  # of a collective on another group, perhaps: nobody here would learn of it
 
     def mark_shared(self, error: SharedError) -> None:
@@ -204,7 +200,7 @@ class SessionFailures:
 
         Of ranks that disagree one may wait, before it reads the message, in what the others take no part in.
         """
-        if isinstance(error, RanksDisagree) and self._notes is not None:
+        if isinstance(error, RanksDisagree):
             self._notes.leave(error)
         error.shared_in = self
         self.over = type(error), error.args

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from impl.comm.trace import tracing
 from impl.ddp import DistributedDataParallel
 from impl.ddp.buckets import GradBucket
 from impl.ddp.hooks import default_hooks, optimizer_overlap_hooks, post_localSGD_hook, quantization_hooks
 from impl.ddp.hooks import powerSGD_hook as powersgd
+from impl.tests.tracing import tracing
 
 from .comm_hook_ranks import run_on_ranks
 

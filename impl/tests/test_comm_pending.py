@@ -3,6 +3,7 @@
 import contextlib
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from impl.comm import ranks as teams
 from impl.comm import store, streams
 from impl.comm.pending import Pending, until_next_look
 from impl.comm.ranks import Team
+from impl.comm.tally import Tally
 from impl.errors import PeerFailed
 
 
@@ -61,8 +63,13 @@ def either_place(request, monkeypatch):
         monkeypatch.setattr(streams, "reading", lambda _: contextlib.nullcontext())
 
 
+def team_of_one():
+    """What a wait asks of its team, of one that nobody watches."""
+    return SimpleNamespace(tally=Tally(), guard=None, size=1, blocks_host=False, abandon=lambda: None)
+
+
 def in_flight(work):
-    return Pending("a label", torch.tensor([1.0, 2.0]), work)
+    return Pending("a label", torch.tensor([1.0, 2.0]), work, team_of_one())
 
 
 def test_a_wait_without_a_watch_is_the_backends_own():
@@ -252,7 +259,7 @@ class OfAUser(dist.Work):
 
 def of_a_user(buffer, result=None):
     work = OfAUser(result)
-    return Pending("a label", buffer, work, result_in_future=True), work
+    return Pending("a label", buffer, work, team_of_one(), result_in_future=True), work
 
 
 @pytest.mark.parametrize("watch", [None, Watch()])

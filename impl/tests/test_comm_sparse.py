@@ -5,7 +5,7 @@ import torch
 
 from impl.comm.ranks import Team
 from impl.comm.sparse import SparseCapacity, SparseRound, sum_sparse
-from impl.comm.trace import tracing
+from impl.tests.tracing import tracing
 
 from .comm_hook_ranks import run_on_ranks
 

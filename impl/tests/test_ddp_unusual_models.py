@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import distribute_tensor, init_device_mesh
 
-from impl.comm.trace import tracing
 from impl.ddp import DistributedDataParallel
 from impl.ddp.hooks import powerSGD_hook as powersgd
 from impl.ddp.hooks import quantization_hooks
 from impl.tests.comm_hook_ranks import run_on_ranks
+from impl.tests.tracing import tracing
 
 pytestmark = pytest.mark.slow
 

@@ -328,7 +328,7 @@ def test_overlap_mode_can_be_checkpointed(run, interleaved):
 
 
 def order_of_collectives(ctx, options):
-    from impl.comm.trace import tracing  # this is a test of our own labels
+    from impl.tests.tracing import tracing  # this is a test of our own labels
 
     model = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(4)])
     ddp, zero = build(ctx, model, "momentum", {**options, "cap": 0.00001})

@@ -160,9 +160,8 @@ def buffer_hook_is_left_out_by_a_lone_rank() -> None:
 def reductions_of_a_lone_rank_are_counted() -> None:
     """What the last rank with inputs reduces by itself counts as collectives, which nobody else has started."""
     edit(
-        "    return Pending(label, flat, None) if alone else",
-        "    self.iteration.team.tally.started += int(alone)\n"
-        "    return Pending(label, flat, None) if alone else",
+        "    return Pending(label, flat, None, team) if alone else",
+        "    team.tally.started += int(alone)\n    return Pending(label, flat, None, team) if alone else",
     )
 
 
