@@ -1,16 +1,19 @@
 """Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.api.checking import check
+from conformance.api.checking import NotRun, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.errors import BadBatch
@@ -177,6 +180,21 @@ def train_with_the_store_on_rank_0(ctx):
     return error
 
 
+def train_with_the_store_in_a_file(ctx):
+    if not ctx.one_machine:
+        raise NotRun("all ranks see the same files on one machine only")
+    if ctx.rank == 0:
+        ctx.store.set("folder", tempfile.mkdtemp())
+    folder = Path(ctx.store.get("folder").decode())
+    store = dist.FileStore(str(folder / "store"), ctx.world)
+    dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.world)
+    error = train_in_turns(ctx, False, True)
+    ctx.meet("nobody needs the store any more")
+    if ctx.rank == 0:
+        shutil.rmtree(folder)
+    return error
+
+
 def all_are_told(run, differ):
     for rank, end in enumerate(run.outcomes):
         assert isinstance(end, Finished), run.summary()
@@ -194,6 +212,12 @@ def test_ranks_that_wait_for_each_other_beside_a_hook_are_all_told(ranks):
 def test_ranks_that_wait_for_each_other_in_contexts_are_told_where_one_has_the_store(ranks):
     differ = ranks.subject.CollectivesDiffer
     all_are_told(ranks.run(train_with_the_store_on_rank_0, init=False, env=SOON, stall_s=DEADLINE_S), differ)
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_wait_for_each_other_in_contexts_are_told_where_the_store_is_a_file(ranks):
+    differ = ranks.subject.CollectivesDiffer
+    all_are_told(ranks.run(train_with_the_store_in_a_file, init=False, env=SOON, stall_s=DEADLINE_S), differ)
 
 
 # -- DDP-049: what only looks like it

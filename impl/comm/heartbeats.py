@@ -41,7 +41,7 @@ import torch.distributed as dist
 from . import stalls
 from . import store as stores
 from .losses import End, Loss, Losses, follows_from_a_peer
-from .processes import Process, has_moved
+from .processes import Process, Signs, has_moved
 from .tally import latest
 
 _BEATS_IN_DETECTION = 5
@@ -66,7 +66,7 @@ class Peer:
         self.process: Process | None = None
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
-        self.signs: tuple[str, int] | None = None  # of its process, when half of the detection time had passed
+        self.signs: Signs = None  # of its process, when half of the detection time had passed
         self.looked = False
         self.unread = b""
 
@@ -308,33 +308,43 @@ class Heartbeats:
             return
         finally:
             self._unanswered_s = 0.0
-        for rank, (said, state) in found.items():
-            self._look_after(rank, said, state, waited_s)
+        for rank, (said, signs) in found.items():
+            self._look_after(rank, said, signs, waited_s)
         if not self.missing:
             self._store = None
 
-    def _asked(self) -> dict[int, tuple[Any, str]]:
-        """What the peers that are not met have left in the store, and whether each gives signs of life there."""
+    def _asked(self) -> dict[int, tuple[Any, Signs]]:
+        """What the peers that are not met have left in the store, and the signs of each one's process."""
         store = self._store
         if store is None or self._left:
             return {}
         self._calls += 1
         store.set(f"heartbeats/{self.rank}/alive", str(self._calls))
         there = [rank for rank in sorted(self.missing) if store.check([f"heartbeats/{rank}"])]
-        return {rank: (json.loads(store.get(f"heartbeats/{rank}")), self._state_in(store, rank)) for rank in there}
+        return {rank: self._left_by(store, rank) for rank in there}
+
+    def _left_by(self, store: dist.Store, rank: int) -> tuple[Any, Signs]:
+        """Of a process that is gone, what it has left last: it may have said why between two looks."""
+        said = json.loads(store.get(f"heartbeats/{rank}"))
+        if isinstance(said, dict):
+            return said, None
+        process = Process(*said[2:])
+        if not self._process.is_on_same_machine(process):
+            return said, (self._state_in(store, rank), 0)
+        signs = process.signs()
+        return (json.loads(store.get(f"heartbeats/{rank}")) if _is_gone(signs) else said), signs
 
     def _give_up_store(self) -> None:
         self._store, self._has_lost_store = None, True
 
-    def _look_after(self, rank: int, found: Any, state: str, waited_s: float) -> None:
+    def _look_after(self, rank: int, found: Any, signs: Signs, waited_s: float) -> None:
         """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
         if isinstance(found, dict):
             self._learn(Loss.from_json(found["loss"]))
             return
         host, port, *where = found
         process = Process(*where)
-        signs = process.signs() if self._process.is_on_same_machine(process) else (state, 0)
-        if signs is None or signs[0] in "ZX":
+        if signs is None or _is_gone(signs):
             self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
         elif self._stopped_for(rank, signs, waited_s) >= self.detection_s:
             self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
@@ -436,6 +446,10 @@ class Heartbeats:
                 self._peers.remove(peer)
                 self._selector.unregister(peer.connection)
                 peer.connection.close()
+
+
+def _is_gone(signs: Signs) -> bool:
+    return signs is None or signs[0] in "ZX"
 
 
 def neighbours(rank: int, size: int) -> set[int]:

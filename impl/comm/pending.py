@@ -146,7 +146,16 @@ class Pending:
         self.take(future.wait())
 
     def _wait_on_host(self, watch: Watch) -> None:
-        """Wait in slices of a time. A backend for CPU tensors keeps the collective going when a slice runs out."""
+        try:
+            self._wait_in_slices(watch)
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
+            self._team.abandon()
+            raise
+
+    def _wait_in_slices(self, watch: Watch) -> None:
+        """A backend for CPU tensors keeps the collective going when a slice of the wait runs out."""
         begun = started = time.monotonic()
         while True:
             slice_s = until_next_look(started - begun, self._team.size)
@@ -157,9 +166,6 @@ class Pending:
                 # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
                 if time.monotonic() - started < slice_s / 2:
                     self._fail(error, watch)
-            except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
-                self._team.abandon()
-                raise
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
@@ -204,16 +210,18 @@ def poll_on_host(
     nap = _FIRST_NAP_S
     begun = time.monotonic()
     next_look = begun + until_next_look(0, team.size)
-    while not is_over():
-        if time.monotonic() >= next_look:
-            look(watch, place, team, begun, on_peers=on_peers)
-            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
-        try:
+    try:
+        while not is_over():
+            if time.monotonic() >= next_look:
+                look(watch, place, team, begun, on_peers=on_peers)
+                next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
             time.sleep(nap)
-        except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
-            team.abandon()
-            raise
-        nap = min(nap * 1.3, _LONGEST_NAP_S)
+            nap = min(nap * 1.3, _LONGEST_NAP_S)
+    except Exception:
+        raise
+    except BaseException:  # Ctrl-C, as in Pending
+        team.abandon()
+        raise
 
 
 def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool = True) -> None:

@@ -11,6 +11,10 @@ from pathlib import Path
 _STOPPED = "TtZX"  # states of /proc: stopped, traced, zombie, dead
 
 
+#: the state of a process and the processor time it has used; None of one that is not there
+Signs = tuple[str, int] | None
+
+
 @dataclass(frozen=True)
 class Process:
     """Where a rank runs."""
@@ -36,8 +40,8 @@ class Process:
         """Whether both run on one machine, where the one can look at the other."""
         return bool(self.machine) and self.machine == other.machine
 
-    def signs(self) -> tuple[str, int] | None:
-        """Its state and the processor time it has used, of a process on this machine; None if it is not there."""
+    def signs(self) -> Signs:
+        """Those of a process on this machine."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         except OSError:
@@ -46,7 +50,7 @@ class Process:
         return state, int(rest[10]) + int(rest[11])
 
 
-def has_moved(then: tuple[str, int] | None, now: tuple[str, int] | None) -> bool:
+def has_moved(then: Signs, now: Signs) -> bool:
     """Whether a process that says nothing has computed between two looks, or is being kept from it by others.
 
     One that holds the interpreter for long, or gets no processor, is late but not gone.

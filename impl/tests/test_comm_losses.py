@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import socket
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -220,6 +221,22 @@ def test_a_rank_that_cannot_be_met_is_lost_when_its_signs_of_life_in_the_store_e
     look(beats, 1.0)
     (loss,) = beats.losses.interrupting([0, 1])
     assert (loss.rank, loss.end) == (1, losses.End.SILENT)
+
+
+def test_a_peer_that_says_why_it_ends_just_before_its_process_is_seen_to_be_gone_has_said_so():
+    class Leaving(dist.HashStore):
+        def get(self, key):
+            found = super().get(key)
+            if key == "heartbeats/1":
+                self.set(key, json.dumps({"loss": loss(1, End.RAISED, "BadBatch").as_json()}))
+            return found
+
+    store, own = Leaving(), Process.own()
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    store.set("heartbeats/1", json.dumps(["127.0.0.1", 1, own.host, own.machine, gone.pid]))
+    look(beats := heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0), 0.0)
+    assert [(each.end, each.text) for each in beats.losses.causes([0, 1], 0.0)] == [(End.RAISED, "BadBatch")]
 
 
 def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():

@@ -99,3 +99,105 @@ def random_numbers_are_not_handed_over() -> None:
 def hooks_stay_in_the_group_of_before() -> None:
     """A hook whose state has the model's group waits for the rank that was lost."""
     edit('elif getattr(state, "process_group", None) is former:', "elif False:")
+
+
+@defect("JOIN-057")
+def children_keep_the_connections() -> None:
+    """A child that a rank forks holds its connections, so nobody notices that the rank is killed."""
+    swap(Heartbeats, "forget_in_child", lambda self: None)
+
+
+@defect("JOIN-057")
+def who_computes_counts_as_frozen() -> None:
+    """A rank that keeps the interpreter is given up, although it uses a processor."""
+    edit('return now[0] in "RD" or then is None or now[1] > then[1]', "return False")
+
+
+@defect("JOIN-057")
+def who_was_given_up_is_told_of_itself_as_of_another() -> None:
+    """A rank that had stood still for too long reads that it has stopped answering."""
+    edit("if any(loss.rank == own for loss in losses):", "if False:")
+
+
+@defect("JOIN-057")
+def errors_of_programs_are_kept_secret() -> None:
+    """A program that ends with an exception says only that it ends."""
+    edit('beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])', 'beats.leave(End.LEFT, "has ended")')
+
+
+@defect("JOIN-057")
+def every_exit_is_a_good_one() -> None:
+    """A child of multiprocessing's that exits because of an error counts as one that has done its work."""
+    edit("error = error.__context__ if error.code else None", "error = None")
+
+
+@defect("DDP-049")
+def an_interrupted_reduction_is_waited_for() -> None:
+    """After Ctrl-C in a reduction the program waits for the peers at its end."""
+    edit("        self._team.abandon()\n        raise\n", "        raise\n", within="Pending._wait_on_host")
+
+
+@defect("DDP-049")
+def an_interrupted_hook_is_waited_for() -> None:
+    """After Ctrl-C in a wait for a hook the program waits for the peers at its end."""
+    edit("        team.abandon()\n        raise\n", "        raise\n", within="poll_on_host")
+
+
+@defect("JOIN-057")
+def who_was_never_met_is_waited_for() -> None:
+    """A rank that has lost the store waits on for peers of which it can learn nothing."""
+    edit("if waited_s >= self._beats.detection_s and self._beats.cut_off:", "if False:")
+
+
+@defect("JOIN-057")
+def a_lost_store_ends_the_job() -> None:
+    """Where the store has gone before the first model is built, that model is refused."""
+    edit(
+        "    try:\n"
+        "        self._publish(stores.StoreWithDeadline(store, self._store_limit_s))\n"
+        "    except RuntimeError:\n"
+        "        self._give_up_store()\n",
+        "    self._publish(stores.StoreWithDeadline(store, self._store_limit_s))\n",
+    )
+
+
+@defect("JOIN-057")
+def who_was_never_met_is_not_named() -> None:
+    """A failed collective is said to be the network's, although a peer has given no sign of life."""
+    edit("missing = self._unmet()", "missing = \"\"")
+
+
+@defect("JOIN-057")
+def a_guard_that_is_off_says_that_all_answer() -> None:
+    """Nobody has looked, and a failed collective is explained as if all ranks had been seen."""
+    edit("        return _UNWATCHED\n", '        return "Every rank of this group still answers."\n')
+
+
+@defect("JOIN-057")
+def a_refusal_of_a_backend_is_raised_as_it_is() -> None:
+    """A collective that is not even started names no rank."""
+    edit("fail(error, watch, team.tally.place_of(label), team)", "raise error")
+
+
+@defect("JOIN-057")
+def a_failed_collective_of_the_program_is_not_explained() -> None:
+    """In a context, what is known of a lost rank is not said where a collective of the program has failed."""
+    edit("    if cause not in notes:\n        error.add_note(cause)\n", "", within="SessionFailures._explain")
+
+
+@defect("JOIN-057")
+def a_mistake_counts_as_a_failed_peer() -> None:
+    """Whatever a collective raises is taken for a lost connection."""
+    edit("watch(*([error] if isinstance(error, RuntimeError) else []))", "raise PeerFailed(\"rank 0 has failed\")")
+
+
+@defect("JOIN-057")
+def any_detection_time_is_taken() -> None:
+    """What is no number of seconds is taken for the usual one."""
+    edit("        chosen = -1.0\n", "        chosen = _DETECTION_S\n")
+
+
+@defect("DDP-049")
+def a_store_in_a_file_is_none() -> None:
+    """Ranks that share a file do not find each other."""
+    edit('        return "127.0.0.1"\n', "        return None\n")

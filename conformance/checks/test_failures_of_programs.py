@@ -1,0 +1,252 @@
+"""What a rank's program does to its peers: how it ends, what it forks, how long it stands still, and Ctrl-C."""
+
+import atexit
+import contextlib
+import gc
+import itertools
+import multiprocessing.util
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import torch.distributed as dist
+
+from conformance.api.checking import check
+from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import summing
+from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.training import ddp, gradient, scalar_means
+from conformance.ranks import Finished, caught
+from conformance.subjects import DETECTION
+
+SOON = {DETECTION: "1"}  # seconds of silence
+NEVER = {DETECTION: "60"}
+MEETS_S = 0.5  # the ranks each other
+STANDS_STILL_S = 2.0
+COMPUTES_S = 1.5
+DEADLINE_S = 15.0
+
+
+def others_are_told(ranks, function, *args, **options):
+    """The run of a function in which rank 1 is lost, and the errors of the others, by rank: each names it."""
+    lost = ranks.subject.PeerFailed
+    run, errors = ranks.run(function, *args, stall_s=DEADLINE_S, **options), {}
+    for rank, end in enumerate(run.outcomes):
+        if rank != 1:
+            assert isinstance(end, Finished), run.summary()
+            assert end.value is not None, f"rank {rank} noticed nothing"
+            assert end.value.is_a(lost), f"rank {rank}: {end.value}"
+            assert "rank 1" in end.value.text, f"rank {rank}: {end.value}"
+            errors[rank] = end.value
+    return run, errors
+
+
+# -- JOIN-057: how a program ends
+
+
+def at_the_end(error=None):
+    """What Python does at the end of a program, which may have printed an error that nobody caught."""
+    if error is not None:
+        sys.last_value = error
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    os._exit(0)
+
+
+def raise_it():
+    try:
+        raise BadBatch("spilled the tea")
+    except BadBatch as error:
+        at_the_end(error)
+
+
+def raise_it_in_a_child():
+    try:
+        raise BadBatch("spilled the tea")
+    finally:
+        multiprocessing.util._exit_function()
+        os._exit(1)
+
+
+def exit_for_it_in_a_child():
+    try:
+        try:
+            raise BadBatch("spilled the tea")
+        except BadBatch:
+            sys.exit(1)
+    finally:
+        multiprocessing.util._exit_function()
+        os._exit(1)
+
+
+def exit_well_in_a_child():
+    try:
+        sys.exit(0)
+    finally:
+        multiprocessing.util._exit_function()
+        os._exit(0)
+
+
+#: by name: how the program of rank 1 ends, and whether it ends by an error
+ENDS = {
+    "raises": (raise_it, True),
+    "raises in a child of multiprocessing's": (raise_it_in_a_child, True),
+    "exits for an error in such a child": (exit_for_it_in_a_child, True),
+    "exits well in such a child": (exit_well_in_a_child, False),
+    "has no more inputs": (at_the_end, False),
+}
+
+
+def end_before_the_others(ctx, end):
+    """Rank 1 has one iteration and then ends, without a context; the others have two."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        for iteration in range(2):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            if ctx.rank == 1:
+                end()
+
+    return caught(train)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=ENDS, each=True)
+def test_peers_of_a_program_that_ends_before_them_are_told_which_one_and_by_what_error(ranks, scenario):
+    end, raises = scenario
+    _, errors = others_are_told(ranks, end_before_the_others, end)
+    for rank, error in errors.items():
+        assert ("spilled the tea" in error.text) == raises, f"rank {rank}: {error}"
+        assert "killed" not in error.text, f"rank {rank}: {error}"
+
+
+# -- JOIN-057: what lives on, and who
+
+
+def leave_a_child_behind(ctx):
+    """Rank 1 is killed, and a child that it has forked, as a loader of data does, holds copies of its connections."""
+    model = ddp(ctx, models.scalar())
+    loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    if ctx.rank == 1:
+        time.sleep(MEETS_S)
+        child = os.fork()
+        if not child:
+            os.setsid()  # it is not ended with its parent
+            time.sleep(2 * DEADLINE_S)
+            os._exit(0)
+        ctx.store.set("child", str(child))
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = caught(loss.backward)
+    ctx.store.add("told", 1)
+    if ctx.rank == 0:
+        while ctx.store.add("told", 0) < ctx.world - 1:
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(ctx.store.get("child")), signal.SIGKILL)
+    return error
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_is_killed_is_missed_at_once_though_a_child_of_it_lives_on(ranks):
+    others_are_told(ranks, leave_a_child_behind, env=NEVER)
+
+
+def stand_still_for_too_long(ctx):
+    """Rank 1 is stopped for longer than it is waited for, and then goes on.
+
+    What the others had started may end well.
+    """
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        for iteration in range(3):
+            loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+            if iteration == 1:
+                time.sleep(MEETS_S)
+            if (ctx.rank, iteration) == (1, 1):
+                with subprocess.Popen(["sh", "-c", f"sleep {STANDS_STILL_S}; kill -CONT {os.getpid()}"]):
+                    os.kill(os.getpid(), signal.SIGSTOP)
+            loss.backward()
+
+    error = caught(train)
+    ctx.meet("all are told")  # an end that comes earlier is not what is meant
+    return error
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_goes_on_after_it_was_given_up_learns_that_it_was(ranks):
+    run, _ = others_are_told(ranks, stand_still_for_too_long, env=SOON)
+    own = run.outcomes[1]
+    assert isinstance(own, Finished), run.summary()
+    assert own.value is not None, "it noticed nothing"
+    assert own.value.is_a(ranks.subject.PeerFailed), own.value
+    assert "stopped answering" not in own.value.text, own.value
+    assert "rank 0" not in own.value.text, own.value
+
+
+def compute_without_a_pause(seconds):
+    """Calls that hand the interpreter to no other thread, until one has lasted for so long."""
+    numbers, lasted_s = 2_000_000, 0.0
+    while lasted_s < seconds:
+        begun = time.thread_time()
+        sum(itertools.repeat(1, numbers))
+        lasted_s = time.thread_time() - begun
+        numbers = int(1.2 * numbers * max(1.0, seconds / lasted_s))
+
+
+def keep_the_interpreter(ctx):
+    model = ddp(ctx, models.scalar())
+    loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    if ctx.rank == 1:
+        time.sleep(MEETS_S)
+        compute_without_a_pause(COMPUTES_S)
+    loss.backward()
+    return gradient(model.module.weight)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_computes_without_a_pause_is_late_and_not_lost(ranks):
+    run = ranks.run(keep_the_interpreter, env=SOON, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes):
+        assert isinstance(end, Finished), run.summary()
+        assert [end.value] == scalar_means((1,) * ranks.world), f"rank {rank}"
+
+
+# -- DDP-049: Ctrl-C
+
+
+def interrupt_a_wait(ctx, hooked):
+    """Rank 0 is interrupted while it waits for the others, and takes its groups down; whether it was."""
+    model = ddp(ctx, models.scalar(), process_group=dist.new_group())
+    if hooked:
+        model.register_comm_hook(model.process_group, summing)
+    loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    if ctx.rank != 0:
+        ctx.store.wait(["done"])
+        return True
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    interrupted = False
+    try:
+        loss.backward()
+    except KeyboardInterrupt:
+        interrupted = True
+    del model, loss
+    gc.collect()
+    dist.destroy_process_group()  # the others have all they need to wait for ever
+    ctx.store.set("done", "")
+    return interrupted
+
+
+@check(
+    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, each=True,
+    scenarios={"for a reduction": False, "for a hook": True},
+)  # fmt: skip
+def test_an_interrupted_wait_ends_and_so_does_the_program(ranks, scenario):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(interrupt_a_wait, scenario, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value, f"rank {rank} was not interrupted"
