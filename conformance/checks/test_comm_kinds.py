@@ -70,6 +70,15 @@ def eight_bits(ctx):
     }
 
 
+def low_rank(ctx):
+    """Hooks that have begun to compress, where there is anything to compress."""
+    library, told = ctx.subject.powerSGD_hook, {}
+    for hook in (library.powerSGD_hook, library.batched_powerSGD_hook):
+        options = {"start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False}
+        told[hook.__name__] = library.PowerSGDState(ctx.group, 8, min_compression_rate=100, **options), hook
+    return told
+
+
 def in_half(ctx):
     hooks = ctx.subject.default_hooks
     return {"none": (None, None), "all-reduce": (ctx.group, hooks.allreduce_hook)}
@@ -88,6 +97,11 @@ def assert_near(runs, right, steps):
 @check("COMM-029", worlds=(1, *MANY), deadline_s=PATIENCE_S, beyond=False)
 def test_hooks_of_eight_bits_take_sparse_and_empty_buckets(ranks):
     assert_near(ranks(train_kinds, torch.float32, eight_bits), averages(ranks.world), 2 / 255)
+
+
+@check("COMM-026", worlds=(1, 2), deadline_s=PATIENCE_S, beyond=False)
+def test_low_rank_compression_takes_sparse_and_empty_buckets(ranks):
+    assert_near(ranks(train_kinds, torch.float32, low_rank), averages(ranks.world), 1e-5)
 
 
 @check("DDP-057", "COMM-019", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
@@ -294,6 +308,70 @@ def test_annotations_that_are_text_and_name_something_else_are_refused_and_so_is
     assert_refused(refused, ValueError)
     assert of_full_names is None
     assert_refused([builtin], TypeError)
+
+
+# -- COMM-016: a bucket of which a hook may ask what is documented, and nothing else
+
+
+class Documented:
+    """A bucket of one matrix and one vector, with the documented methods only."""
+
+    def __init__(self, rank, iteration):
+        shapes = [(8, 8), (3,)]
+        flat = torch.cat([of_rank_one(), torch.tensor([2.0, 4.0, 1.0])]) * (1 + rank + iteration)
+        self._parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        self.set_buffer(flat)
+
+    def index(self):
+        return 0
+
+    def is_last(self):
+        return True
+
+    def buffer(self):
+        return self._flat
+
+    def set_buffer(self, buffer):
+        self._flat = buffer
+
+    def gradients(self):
+        parts = self._flat.split([parameter.numel() for parameter in self._parameters])
+        return [part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)]
+
+    def parameters(self):
+        return list(self._parameters)
+
+
+def of_rank_one():
+    return torch.outer(torch.arange(1.0, 9.0), torch.tensor([1.0, 2.0] * 4)).flatten()
+
+
+def ask_what_is_documented(ctx):
+    """By hook, in each of some iterations: by which part of the largest number the result is off."""
+    library, low_rank = ctx.subject.default_hooks, ctx.subject.powerSGD_hook
+    local, told = ctx.subject.post_localSGD_hook, {}
+    options = {"start_powerSGD_iter": 2, "min_compression_rate": 1}
+    for name, (state, hook) in {
+        "all-reduce": (ctx.group, library.allreduce_hook),
+        "half": (ctx.group, library.fp16_compress_hook),
+        "around": (ctx.group, library.fp16_compress_wrapper(library.allreduce_hook)),
+        "low rank": (low_rank.PowerSGDState(ctx.group, 1, **options), low_rank.powerSGD_hook),
+        "in the end local": (local.PostLocalSGDState(ctx.group, ctx.group, 2), local.post_localSGD_hook),
+    }.items():
+        told[name] = []
+        for iteration in range(4):
+            found = hook(state, Documented(ctx.rank, iteration)).wait()
+            mean = Documented((ctx.world - 1) / 2, iteration).buffer()
+            told[name].append(((found - mean).abs().max() / mean.abs().max()).item())
+    return told
+
+
+@check("COMM-016", worlds=(1, 2, 3), beyond=False)
+def test_hooks_of_the_library_ask_of_a_bucket_what_is_documented_and_nothing_else(ranks):
+    for rank, told in enumerate(ranks(ask_what_is_documented)):
+        for name, missed in told.items():
+            allowed = 1e-3 if name in ("half", "around") else 1e-5
+            assert max(missed) <= allowed, f"rank {rank}, {name}: off by {missed} of the largest number"
 
 
 # -- COMM-001: whatever tensor a hook answers with, in whatever mode of the buckets

@@ -8,6 +8,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps
 from conformance.fixtures.models import Looking, divisible_scalar, rows
 from conformance.fixtures.training import private
+from conformance.ranks import Caught, caught
 
 ITERATIONS = 5
 
@@ -177,6 +178,45 @@ def test_hooks_give_gradients_back_in_the_dtype_that_they_came_in(ranks):
             assert dtypes == [str(kind) for kind in OfKind.KINDS], f"rank {rank}, {name}"
             far = gap(seen, exact)
             assert far <= NEAR.get(name[0], 1e-6), f"rank {rank}, {name}: {far} apart"
+
+
+def look_up_and_answer_densely(ctx):
+    """A table's gradients where a hook answers with a dense tensor: none are there before the first backward, then
+    those of before, cleared and not."""
+    told, follows = [], []
+
+    def dense(_state, bucket):
+        bucket.set_buffer(bucket.buffer().to_dense() * 2)
+        follows.extend(torch.equal(each, bucket.buffer()) for each in bucket.gradients())  # there may be none
+        return done(bucket.buffer())
+
+    model = hooked(ctx, None, dense, nn.Embedding(4, 2, sparse=True))
+    for iteration in range(3):
+        if iteration == 1:
+            model.zero_grad(set_to_none=False)
+        looked_up = model(torch.tensor([ctx.rank % 4, iteration, iteration], device=ctx.device)).sum()
+        error = caught(looked_up.backward)
+        if error is not None:
+            return error, follows
+        told.append(model.module.weight.grad.to_dense().tolist())
+    return told, follows
+
+
+@check("COMM-001", "COMM-016", worlds=(1, 2), beyond=False)
+def test_dense_answers_for_sparse_gradients_are_taken_or_refused(ranks):
+    for rank, (told, follows) in enumerate(ranks(look_up_and_answer_densely)):
+        if isinstance(told, Caught):
+            assert told.is_a(RuntimeError), f"rank {rank}: {told}"
+            continue
+        found, expected = torch.zeros(4, 2), []
+        for iteration in range(3):
+            found = found * (iteration != 1)
+            for row in (rank, iteration, iteration):
+                found[row] += 1
+            found = found * 2
+            expected.append(found.tolist())
+        assert told == expected, f"rank {rank}: {told}, expected {expected}"
+        assert all(follows), "gradients() does not show the dense tensor that has replaced the buffer"
 
 
 def look_up_with_a_hook(ctx):

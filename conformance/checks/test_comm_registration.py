@@ -193,12 +193,17 @@ class _Object:
         return summing(state, bucket)
 
 
+def _with_any_number():
+    return lambda *given, **_options: summing(*given)
+
+
 def _with_other_names():
     return lambda memory, gradients: summing(memory, gradients)
 
 
 FORMS = {
     "other names": _with_other_names,
+    "any number": _with_any_number,
     "partial": lambda: functools.partial(summing),
     "object": _Object,
     "method": lambda: _Object().method,
@@ -217,7 +222,8 @@ def _judge_form(ranks, form, limit):
 
 @check("COMM-009", worlds=(1, 2))
 def test_the_bucket_parameter_may_have_any_name(ranks):
-    _judge_form(ranks, "other names", "KeyError")
+    for form in ("other names", "any number"):
+        _judge_form(ranks, form, "KeyError")
 
 
 @check("COMM-010", worlds=(1, 2), each=True, scenarios={"partial": "partial", "object": "object", "method": "method"})

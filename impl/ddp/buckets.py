@@ -151,10 +151,10 @@ class GradBucket:
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
         """Replace the flat tensor; ``gradients`` shows the new one from now on (wrapped hooks read it, COMM-021)."""
-        if not buffer.is_sparse and not self._flat.is_sparse and buffer.numel() == self._flat.numel():
-            self._views = views_like(self._views, self._flat, buffer)
-        if buffer.is_sparse:
+        if buffer.is_sparse or self._flat.is_sparse:  # of one parameter
             self._views = [buffer]
+        elif buffer.numel() == self._flat.numel():
+            self._views = views_like(self._views, self._flat, buffer)
         self._flat = buffer
 
     def gradients(self) -> list[torch.Tensor]:

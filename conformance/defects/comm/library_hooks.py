@@ -548,3 +548,34 @@ def a_bucket_has_more_columns_than_rows() -> None:
 def one_bucket_keeps_its_errors() -> None:
     """Where parameters go to other buckets, those of all but the last lose what has not been sent of them."""
     edit("self._errors_apart |= {name", "self._errors_apart = {name")
+
+
+@defect("COMM-016")
+def foreign_buckets_are_asked_for_names() -> None:
+    """PowerSGD asks every bucket for its parameters' names, of which no document speaks."""
+    edit('if hasattr(bucket, "names"):', "if bucket is not None:")
+
+
+@defect("COMM-016")
+def foreign_buckets_are_divided_by_one() -> None:
+    """A hook of the library takes a bucket that knows no divisor for one that is to be summed."""
+    edit('hasattr(bucket, "divisor_over") else team.size', 'hasattr(bucket, "divisor_over") else 1')
+
+
+@defect("COMM-026")
+def sparse_buckets_are_compressed() -> None:
+    """Once compression has begun, PowerSGD takes sparse gradients for matrices, too."""
+    then = ":\n        return _plain(state, bucket)\n    gradients = "
+    edit(f" or bucket.buffer().is_sparse{then}", then)
+
+
+@defect("COMM-026")
+def empty_bucket_is_a_square() -> None:
+    """The square of a bucket without elements has sides of one element, and there is nothing to fill it with."""
+    edit("if numel == 0:", "if numel < 0:")
+
+
+@defect("COMM-026", worlds=(2,))
+def third_column_is_orthogonal_to_the_second_only() -> None:
+    """With a number against division by zero a column is made orthogonal to the one before it, not to all."""
+    edit("done, column = matrices[:, :, :index],", "done, column = matrices[:, :, max(index - 1, 0) : index],")

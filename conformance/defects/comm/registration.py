@@ -298,3 +298,21 @@ def torchs_own_post_local_is_no_average() -> None:
 def hooks_work_in_the_memory_of_sparse_gradients() -> None:
     """A hook is shown a sparse gradient where it lies, which may be where another one's values lie as well."""
     edit("contribution.clone() if contribution.is_coalesced() else contribution.coalesce()", "contribution.coalesce()")
+
+
+@defect("COMM-009")
+def second_parameter_has_to_be_there_by_itself() -> None:
+    """A hook that takes any number of arguments is refused, for it has no second parameter to look at."""
+    edit("positional[1] if len(positional) > 1 else None", "positional[1]")
+
+
+@defect("COMM-016")
+def dense_tensors_in_a_sparse_bucket_are_not_shown() -> None:
+    """Where a hook replaces a sparse buffer by a dense one, ``gradients`` goes on showing the sparse one."""
+    edit("if buffer.is_sparse or self._flat.is_sparse:", "if buffer.is_sparse:")
+
+
+@defect("COMM-001")
+def dense_answers_for_a_dense_gradient_are_dropped() -> None:
+    """A table whose gradient is dense takes a hook's answer only where that is sparse."""
+    edit("result.is_sparse else result", "result.is_sparse else parameter.grad")
