@@ -271,3 +271,61 @@ def assert_as_lost(way, place, segments, world, where):
         made = death.iteration + (place < death.model or (place == death.model and furthest))
         # copies of the last step may be lost with the rank
         assert made - (way.distance > 0) <= first <= made, where
+
+
+# -- copies that are not of what is there now
+
+
+def add_a_group(_model, optimizer):
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+
+
+def take_one_out(_model, optimizer):
+    optimizer.param_groups[0]["params"].pop()
+
+
+def load_a_state(model, optimizer):
+    optimizer.load_state_dict(Finer(model.parameters(), **SGD).state_dict())
+
+
+def take_one_out_and_copy_anew(model, optimizer):
+    take_one_out(model, optimizer)
+    optimizer.keep_mirror()
+
+
+#: what happens after the last step, and whether who is left can go on after it
+CHANGES = {add_a_group: False, take_one_out: False, load_a_state: False, take_one_out_and_copy_anew: True}
+
+
+def change_and_lose_one(ctx):
+    """After two steps of several models something changes in each optimizer, and the last rank is lost: what the others
+    hear, by change, and whether they still have the parameters that they had."""
+    regroup = ctx.subject.regroup
+    wrapped = [ddp(ctx, models.Parts("ab")) for _ in CHANGES]
+    optimizers = [make(ctx, model, 1) for model in wrapped]
+    for iteration in range(2):
+        for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+            model.zero_grad()
+            model(data(ctx.rank, iteration, place)).sum().backward()
+            optimizer.step()
+    for change, model, optimizer in zip(CHANGES, wrapped, optimizers, strict=True):
+        change(model, optimizer)
+    had = [numbers(model.module.named_parameters()) for model in wrapped]
+    if ctx.rank == ctx.world - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = caught(lambda: wrapped[0](data(ctx.rank, 2, 0)).sum().backward())
+    told = [caught(regroup, model, optimizer, 2) for model, optimizer in zip(wrapped, optimizers, strict=True)]
+    return lost, told, had == [numbers(model.module.named_parameters()) for model in wrapped]
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=30)
+def test_nobody_goes_on_from_copies_of_what_is_there_no_more(ranks):
+    run = ranks.run(change_and_lose_one, stall_s=20)
+    for rank, end in enumerate(run.outcomes[:-1]):
+        assert isinstance(end, Finished), run.summary()
+        lost, told, same = end.value
+        assert lost is not None, f"rank {rank} has heard of no loss"
+        for (change, goes_on), error in zip(CHANGES.items(), told, strict=True):
+            assert (error is None) == goes_on, f"rank {rank}, {change.__name__}: {error or 'went on'}"
+            assert goes_on or error.is_a(RuntimeError), f"rank {rank}, {change.__name__}: {error}"
+        assert same, f"rank {rank}: parameters have changed"

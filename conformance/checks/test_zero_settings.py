@@ -157,24 +157,25 @@ def test_a_rate_that_the_optimizer_changes_in_a_tensor_is_one_and_the_same_on_jo
 
 
 class Weighing(torch.optim.SGD):
-    """Learns by the sum of a group's factors, of which there may be another number in each step."""
+    """Learns by the sum of a group's factors, of which there may be another number in each step, or a plain number."""
 
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.sub_(parameter.grad, alpha=group["factors"].sum().item())
+                parameter.sub_(parameter.grad, alpha=torch.as_tensor(group["factors"]).sum().item())
 
 
 def step_with_more_factors(ctx, jobs):
-    """The program sets other factors before each step, of another number: the gaps after the contexts."""
+    """The program sets other factors before each step, of another number, or one that is no tensor: the gaps."""
     gaps = []
     for schedule in jobs:
         (zero, params), (ordinary, copies) = both(ctx, Weighing, {})
 
         def train_on(optimizer, targets, iterations):
             for iteration in range(iterations):
-                optimizer.param_groups[0]["factors"] = torch.full(((1, 3, 2, 1)[iteration],), 0.25)
+                factors = torch.full(((1, 3, 2, 1)[iteration],), 0.25)
+                optimizer.param_groups[0]["factors"] = 0.5 if iteration == 2 else factors
                 give(targets, iteration)
                 optimizer.step()
 

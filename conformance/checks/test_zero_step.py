@@ -417,3 +417,34 @@ def test_each_rank_is_given_its_own_part_and_sends_that_and_nothing_else(ranks):
         for sender, values in enumerate(held):
             expected = [{1.0 + (owner[place] if owner[place] <= sender else rank)} for place in range(len(owner))]
             assert values == expected, f"rank {rank}, after rank {sender} has sent"
+
+
+def step_in_parts(ctx):
+    """Steps whose two halves are called one after the other, as who sends parameters later does: the gaps, and between
+    the halves the numbers of parameters that have changed."""
+    parameters = some_parameters(ctx)
+    reference = Reference(parameters, "Adam")
+    zero = sharded(ctx, parameters, "Adam")
+    step_own, send = private(zero, "_local_step"), private(zero, "_sync_params")
+    listed = [id(parameter) for parameter in private(zero, "_all_params")]
+    told = []
+    for iteration in range(3):
+        give(parameters, iteration)
+        give(reference.parameters, iteration)
+        before = [parameter.detach().clone() for parameter in parameters]
+        step_own()
+        changed = sum(not torch.equal(old, new) for old, new in zip(before, parameters, strict=True))
+        send()
+        reference.optimizer.step()
+        told.append((changed, reference.gap(parameters)))
+    return told, listed == [id(parameter) for parameter in parameters]
+
+
+@check("ZERO-008", worlds=(1, 2, 3), beyond=False)
+def test_a_step_may_be_made_and_its_results_sent_later(ranks):
+    results = ranks(step_in_parts)
+    for rank, (told, listed) in enumerate(results):
+        assert [gap for _, gap in told] == [None] * 3, f"rank {rank}: {told}"
+        assert listed, f"rank {rank}: not all parameters are listed, or in another order"
+    for iteration, shares in enumerate(zip(*(told for told, _ in results), strict=True)):
+        assert sum(changed for changed, _ in shares) == 5, f"iteration {iteration}: so many changed by rank: {shares}"

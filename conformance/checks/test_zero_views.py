@@ -525,3 +525,43 @@ def add_a_finer_group(ctx):
 @check("ZERO-014", worlds=MANY)
 def test_an_added_group_of_another_dtype_is_refused_or_loses_no_bit(ranks):
     assert ranks(add_a_finer_group) == [(True, None)] * ranks.world
+
+
+class Cautious(torch.optim.SGD):
+    """A user's optimizer that refuses a group whose rate is above one."""
+
+    def add_param_group(self, param_group):
+        if param_group.get("lr", 0) > 1:
+            raise LookupError("too fast")
+        super().add_param_group(param_group)
+
+
+def add_what_is_refused(ctx, views):
+    """What adding a group raises that the local optimizer refuses, how many there are then, and what differs after a
+    step without it and after one with it, when it is added once more with a smaller rate."""
+    parameters, more = some_parameters(ctx), added_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in [*parameters, *more]]
+    options = {"parameters_as_bucket_view": True} if views else {}
+    zero = ctx.subject.ZeroRedundancyOptimizer(parameters, Cautious, lr=0.5, **options)
+    ordinary = Cautious(copies[: len(parameters)], lr=0.5)
+    refused = caught(zero.add_param_group, {"params": more, "lr": 2.0})
+    told = [len(zero.param_groups)]
+    for iteration in range(2):
+        if iteration:
+            told.append(caught(zero.add_param_group, {"params": more, "lr": 0.25}))
+            ordinary.add_param_group({"params": copies[len(parameters) :], "lr": 0.25})
+        give([*parameters, *more], iteration)
+        give(copies, iteration)
+        zero.step()
+        ordinary.step()
+        told.append(first_gap([*parameters, *more], copies))
+    return refused, told
+
+
+@check("ZERO-014", worlds=(1, 2, 3), beyond=False)
+def test_after_a_group_that_the_local_optimizer_refuses_all_is_as_before(ranks):
+    for views in (False, True):
+        for rank, (refused, told) in enumerate(ranks(add_what_is_refused, views)):
+            assert refused is not None, f"rank {rank} has heard of no refusal"
+            assert "too fast" in refused.text, f"rank {rank}: {refused}"
+            assert told == [1, None, None, None], f"rank {rank}, {views=}: {told}"

@@ -111,7 +111,11 @@ def regroup(
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
             meeting = _Meeting(team, guard, store, f"{key}/{attempt}")
             plan = meeting.agree(report, time.monotonic() + limit_s)
-            _refuse(plan, team)
+            try:
+                _refuse(plan, team)
+            except RuntimeError:
+                record.regroups += 1  # another model may go on nevertheless
+                raise
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
                 taken.settle(model, optimizer, mirror)

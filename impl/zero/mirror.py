@@ -45,6 +45,7 @@ class Mirror:
 
     def held(self) -> dict[int, list[int]]:
         """By group rank: the steps after which this rank holds a copy of that one's shard."""
+        self._shard.look_at_parameters()  # of others than those that are there now nobody can go on
         return self._copies.held()
 
     def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:

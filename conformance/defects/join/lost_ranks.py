@@ -201,3 +201,25 @@ def any_detection_time_is_taken() -> None:
 def a_store_in_a_file_is_none() -> None:
     """Ranks that share a file do not find each other."""
     edit('        return "127.0.0.1"\n', "        return None\n")
+@defect("JOIN-057", worlds=(3,))
+def added_groups_leave_the_copies() -> None:
+    """After a group has been added who is left goes on from copies that know nothing of it."""
+    edit("    if self.copies is not None:\n        self.copies.forget()\n", "", within="Shard.extend")
+
+
+@defect("JOIN-057", worlds=(3,))
+def loaded_states_leave_the_copies() -> None:
+    """After a load who is left goes on from copies of the states of before."""
+    edit("    if self.shard.copies is not None:\n        self.shard.copies.forget()\n", "")
+
+
+@defect("JOIN-057", worlds=(3,))
+def copies_are_taken_for_those_of_other_parameters() -> None:
+    """What was taken out of a group since the last step shifts the copies to other parameters."""
+    edit("    self._shard.look_at_parameters()  # of others than those that are there now nobody can go on\n", "")
+
+
+@defect("JOIN-057", worlds=(3,))
+def a_refusal_holds_for_the_next_model() -> None:
+    """The plan by which one model was refused is that of the next one, too."""
+    edit("            record.regroups += 1  # another model may go on nevertheless\n", "")

@@ -327,3 +327,27 @@ def objects_in_states_are_not_copied() -> None:
 def settings_of_another_shape_are_filled_in() -> None:
     """A setting in a tensor is copied into that which a joined rank has, whatever its shape."""
     edit(" and held.shape == value.shape:", ":")
+
+
+@defect("ZERO-014")
+def group_that_the_local_optimizer_refuses_stays() -> None:
+    """A group that the local optimizer refuses stays among the groups that are shown."""
+    edit("        del self.param_groups[-1]\n", "")
+
+
+@defect("ZERO-008")
+def parts_of_a_step_send_nothing() -> None:
+    """Who sends parameters apart from the step sends the first rank's only."""
+    edit("    self._publisher.publish()\n", "    self._publisher.publish(owner=0)\n", within="_sync_params")
+
+
+@defect("ZERO-008")
+def local_step_counts_only() -> None:
+    """A local step without gradients of its own leaves the parameters as they are."""
+    edit("    return self.shard.step(closure, **kwargs)\n", "    return None\n", within="_local_step")
+
+
+@defect("ZERO-020")
+def numbers_are_settings_in_tensors() -> None:
+    """A joined rank takes a setting that it holds for a tensor wherever the live ranks' is one."""
+    edit("isinstance(held, torch.Tensor) and held.shape", "held is not None and held.shape")
