@@ -206,6 +206,47 @@ def test_futures_of_all_forwards_before_a_backward_are_done_when_it_returns(rank
     assert ranks(return_futures_of_two_forwards) == [[0.0, 0.2]] * ranks.world
 
 
+LATE_S = 0.1  # after which a future is done
+WAYS = {"plain": {}, "a search": {"find_unused_parameters": True}, "a static graph": {"static_graph": True}}
+
+
+def return_late_futures_under_no_sync(ctx):
+    """A buffer when a local backward returns, for whose forward a hook has returned a late future; and the gradient."""
+    told = {}
+    for name, options in WAYS.items():
+        model, calls = counting(ctx, **options), []
+
+        def start(_state, buffers, calls=calls):
+            future = torch.futures.Future()
+            calls.append(future)
+
+            def end():
+                time.sleep(LATE_S if len(calls) > 1 else 0)
+                buffers["count"].fill_(1000.0 * len(calls))
+                future.set_result(None)
+
+            threading.Thread(target=end).start()
+            return [future]
+
+        register(ctx, model, None, start)
+        trained(model, mine(ctx))
+        with model.no_sync():  # what its first forward does is decided by the one before
+            gradient = trained(model, mine(ctx))["a.weight"]
+        told[name] = len(calls), model.module.count.item(), gradient
+        for future in calls:
+            future.wait()
+    return told
+
+
+@check("DDP-095", worlds=MANY)
+def test_futures_of_a_hook_are_done_when_a_backward_under_no_sync_returns(ranks):
+    for rank, told in enumerate(ranks(return_late_futures_under_no_sync)):
+        for name, (calls, buffer, gradient) in told.items():
+            assert gradient == [12.0 * (rank + 1)], f"rank {rank}, {name}"
+            text = f"the future of rank {rank} is not done under no_sync, {name}: the buffer is {buffer}"
+            assert buffer == 1000.0 * calls, text
+
+
 PATIENCE_S = 3.0  # after which an implementation that waits too early is let go
 
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import OrderedDict
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -163,30 +164,34 @@ def test_the_python_reducer_averages_delayed_gradients_or_refuses_them(ranks):
 
 
 def return_a_late_future_by_parameter(ctx):
-    """A buffer when backward returns, for which a hook has returned a future, and the gradient."""
-    model = by_parameter(ctx, models.Counting(0.0))
+    """A buffer when backward returns, for which a hook has returned a future, and the gradient; then under no_sync."""
+    model, told = by_parameter(ctx, models.Counting(0.0)), []
 
     def hook(_state, buffers):
         future = torch.futures.Future()
 
         def end():
             time.sleep(LATE_S)
-            buffers["count"].fill_(1000)
+            buffers["count"].add_(1000)
             future.set_result(None)
 
         threading.Thread(target=end).start()
         return [future]
 
     private(model, "_register_buffer_comm_hook")(None, hook)
-    gradient = trained(model, mine(ctx))["a.weight"]
-    return model.module.count.item(), gradient
+    for around in (nullcontext, model.no_sync):
+        with around():
+            gradient = trained(model, mine(ctx))["a.weight"]
+        told.append((model.module.count.item(), gradient))
+    return told
 
 
 @check("DDP-095", worlds=MANY)
 def test_the_python_reducer_waits_for_the_futures_of_a_buffer_hook(ranks):
-    for rank, (buffer, gradient) in enumerate(ranks(return_a_late_future_by_parameter)):
-        assert gradient == [mean_of_all(ranks.world)], f"rank {rank}"
-        assert buffer == 1000, f"the future of rank {rank} is not done: the buffer is {buffer}"
+    for rank, told in enumerate(ranks(return_a_late_future_by_parameter)):
+        assert [gradient for _, gradient in told] == [[mean_of_all(ranks.world)], [12.0 * (rank + 1)]], f"rank {rank}"
+        buffers = [buffer for buffer, _ in told]
+        assert buffers == [1000, 2000], f"the future of rank {rank} is not done: the buffer is {buffers}"
 
 
 def add_to_turned_gradients(ctx):

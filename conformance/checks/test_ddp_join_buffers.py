@@ -1,6 +1,8 @@
 """Buffers inside a context: whose they are, who receives them, and whose they are again afterwards."""
 
 import itertools
+import threading
+import time
 from contextlib import nullcontext
 
 import torch
@@ -213,16 +215,23 @@ def train_with_buffer_hook(ctx, schedule, location):
     return error, seen, len(calls), model.module.count.item()
 
 
-def assert_right_or_refused(ranks, location):
-    schedule = tuple(1 + 2 * rank for rank in range(ranks.world))  # the last one is alone, and knows it, at its end
-    told = ranks(train_with_buffer_hook, schedule, location)
-    if all(error is not None for error, *_ in told):
-        for error, *_ in told:
+def is_refused(ranks, errors):
+    """Whether all ranks have refused to train with a buffer hook; fails where only some have, or with other words."""
+    if all(error is not None for error in errors):
+        for error in errors:
             assert "buffer" in error.text.lower()
             assert "hook" in error.text.lower(), f"a refusal names the buffer hook: {error}"
         ranks.at_limit("buffer hooks are refused under uneven inputs")
+        return True
+    assert errors == [None] * ranks.world
+    return False
+
+
+def assert_right_or_refused(ranks, location):
+    schedule = tuple(1 + 2 * rank for rank in range(ranks.world))  # the last one is alone, and knows it, at its end
+    told = ranks(train_with_buffer_hook, schedule, location)
+    if is_refused(ranks, [error for error, *_ in told]):
         return
-    assert [error for error, *_ in told] == [None] * ranks.world
     for rank, (_, seen, calls, _) in enumerate(told):
         assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
         assert calls == max(schedule), f"so often the hook, which communicates, has run on rank {rank}"
@@ -237,6 +246,44 @@ def test_a_buffer_hook_after_the_forward_is_followed_or_refused(ranks):
 @check("DDPJ-026", worlds=MANY, beyond=False)
 def test_a_buffer_hook_before_the_forward_is_followed_or_refused(ranks):
     assert_right_or_refused(ranks, "PRE_FORWARD")
+
+
+def end_a_block_with_late_futures(ctx, schedule):
+    """The block ends with an iteration under no_sync, whose futures are late on joined ranks; the buffer after them."""
+    model, futures = ddp(ctx, models.Counting(step_of(ctx.rank))), []
+
+    def start(_state, buffers):
+        future = torch.futures.Future()
+        futures.append(future)
+
+        def end():
+            time.sleep(0.15 if ctx.rank < ctx.world - 1 else 0)  # nobody with inputs waits for that of the others
+            buffers["count"] += 1000
+            future.set_result(None)
+
+        threading.Thread(target=end).start()
+        return [future]
+
+    def loop():
+        private(model, "_register_buffer_comm_hook")(None, start)
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                with model.no_sync() if iteration == max(schedule) - 1 else nullcontext():
+                    model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    error = caught(loop)
+    for future in futures:
+        future.wait()
+    ctx.meet("told")
+    return error, model.module.count.item()
+
+
+@check("DDPJ-026", worlds=MANY, beyond=False)
+def test_what_a_buffer_hook_has_started_is_over_when_the_final_model_is_taken_over(ranks):
+    told = ranks(end_a_block_with_late_futures, (*[1] * (ranks.world - 1), 2))
+    if not is_refused(ranks, [error for error, _ in told]):
+        last = 2 * step_of(ranks.world - 1) + 2000
+        assert [count for _, count in told] == [last] * ranks.world, "the last joiner's buffer, and nothing after it"
 
 
 def forward_after_a_block(ctx, schedule):

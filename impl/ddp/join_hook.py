@@ -93,6 +93,7 @@ class UnevenInputs:
             source = GroupRank(self.find_common_rank(int(team.rank), is_last_joiner))
         self.authoritative_rank = int(source)
         self._reducer.restore_full_values()
+        self.iteration.await_futures()  # else what a buffer hook has started here may write to them afterwards
         buffers.look_up()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
         if buffers.in_forward:

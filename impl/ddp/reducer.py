@@ -417,6 +417,9 @@ class Reducer:
             if self.facts.use_varies and backward != self.forwards.running_backward:
                 self.usage.look(self.parameters)
             self.forwards.note_running(backward, pending)
+            if self.iteration.futures and not pending.sync and self.arrivals.accumulates_now():
+                # what a buffer hook has started is done when this backward returns, though it stays local (DDP-095)
+                call_when_backward_is_over(self.iteration.await_futures, self._backward_failed)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
                 self.forwards.only_past = False
                 return

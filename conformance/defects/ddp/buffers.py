@@ -286,3 +286,18 @@ def a_broadcast_of_nothing_sends_all_buffers() -> None:
 def buffers_of_the_module_that_was_wrapped() -> None:
     """Where another module takes the place of the wrapped one, its buffers are not synchronised."""
     edit("self.reducer.module = self._buffer_sync.module = self.module", "self.reducer.module = self.module")
+
+
+@defect("DDP-095")
+def futures_under_no_sync_are_left_alone() -> None:
+    """A backward under no_sync returns before the futures that a buffer hook returned for its forward are done."""
+    edit("if self.iteration.futures and not pending.sync", "if False")
+
+
+@defect("DDP-095")
+def only_the_mode_with_buckets_awaits_futures_under_no_sync() -> None:
+    """Where gradients are averaged one by one, a backward under no_sync does not wait for a buffer hook's futures."""
+    edit(
+        "if self.iteration.futures and not pending.sync",
+        "if self.arrivals.watching and self.iteration.futures and not pending.sync",
+    )

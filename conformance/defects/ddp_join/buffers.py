@@ -91,3 +91,9 @@ def training_in_eval_mode_calls_no_roll() -> None:
 def who_was_the_source_before_is_guessed() -> None:
     """Live ranks expect the buffers from who was their source two messages ago, joined ranks from the one after."""
     edit("self._membership.source if self._channel.in_flight is not None else ", "")
+
+
+@defect("DDPJ-026")
+def futures_outlast_the_block() -> None:
+    """What a buffer hook has started in the last iteration of a block may write to the final model's buffers."""
+    edit("self.iteration.await_futures()", "pass", within="sync_final_model")
