@@ -209,6 +209,33 @@ def test_hooks_that_average_over_groups_of_their_own_count_the_active_ranks_of_t
                 assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
 
 
+def train_in_a_part(ctx, schedule):
+    """A model on all ranks but the first, with hooks that average over the same ranks in a group of their own."""
+    own, others = (dist.new_group(list(range(1, ctx.world))) for _ in range(2))
+    told = {}
+    if ctx.rank == 0:
+        return told
+    for whose, hooks, local in (
+        ("the library's", ctx.subject.default_hooks, ctx.subject.post_localSGD_hook),
+        ("torch's", default_hooks, post_localSGD_hook),
+    ):
+        told[whose] = train_hooked(ctx, schedule, others, hooks.allreduce_hook, group=own)
+        state = local.PostLocalSGDState(own, others, _LOCAL_FROM)
+        told[f"{whose}, post-local"] = train_hooked(ctx, schedule, state, local.post_localSGD_hook, group=own)
+    return told
+
+
+@check("DDPJ-014", worlds=(3, 4), beyond=False)
+def test_hooks_of_a_model_on_some_ranks_count_the_active_ones_among_these(ranks):
+    schedule = (0, *(2 + rank for rank in range(1, ranks.world)))
+    right = averages(schedule, "a part of the world")
+    for rank, told in enumerate(ranks(train_in_a_part, schedule)):
+        for name, seen in told.items():
+            for iteration, found in enumerate(seen):
+                far = gap([found], [right[iteration]])
+                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+
+
 # -- COMM-022, COMM-028: torch's own hooks that do not average
 
 

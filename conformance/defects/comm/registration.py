@@ -316,3 +316,7 @@ def dense_tensors_in_a_sparse_bucket_are_not_shown() -> None:
 def dense_answers_for_a_dense_gradient_are_dropped() -> None:
     """A table whose gradient is dense takes a hook's answer only where that is sparse."""
     edit("result.is_sparse else result", "result.is_sparse else parameter.grad")
+@defect("DDPJ-014", worlds=(3,))
+def ranks_that_ran_out_are_named_by_their_place_in_the_group() -> None:
+    """A hook with a group of its own takes the ranks that ran out by their places in the group of the model."""
+    edit("self.team.global_rank(GroupRank(rank)) for rank in self", "rank for rank in self", within="left_out")
