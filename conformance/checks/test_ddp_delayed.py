@@ -595,6 +595,32 @@ def test_a_delayed_parameter_of_the_root_module_is_averaged_once(ranks):
         assert WIDE < elements < 2 * WIDE, f"rank {rank} reduced {elements} elements for parameters of {WIDE} and 1"
 
 
+# -- DDP-058: frozen
+
+
+def delay_what_is_frozen(ctx, averages):
+    """The gradients, in turns with none and with one of the rank's own in the delayed parameter that is frozen."""
+    module, seen = line_of(1, 1, 1).to(ctx.device), []
+    module[2].weight.requires_grad_(False)
+    model = delaying(ctx, module, ["1.weight", "2.weight"], "0.weight")
+    for turn, (mean, kept) in enumerate(averages[ctx.rank]):
+        module[0].weight.grad = module[1].weight.grad = None
+        module[2].weight.grad = None if kept is None else torch.full_like(module[2].weight, kept)
+        model(mine(ctx, turn + 1)).sum().backward()
+        right = {"0.weight": [mean], "1.weight": [mean], "2.weight": kept if kept is None else [kept]}
+        seen.append((settled(ctx, model, right, turn, patience_s=1.0), right))
+    return seen
+
+
+@check("DDP-058", worlds=MANY)
+def test_a_delayed_parameter_that_is_frozen_keeps_what_it_has(ranks):
+    means = [mean_of_all(ranks.world, turn + 1) for turn in range(4)]
+    averages = [list(zip(means, (None, None, 7.0 + rank, 7.0 + rank), strict=True)) for rank in range(ranks.world)]
+    for rank, seen in enumerate(ranks(delay_what_is_frozen, averages)):
+        for turn, (found, right) in enumerate(seen):
+            assert found == right, f"rank {rank}, turn {turn}"
+
+
 # -- DDP-162: another group
 
 

@@ -125,11 +125,14 @@ class DelayedReduction:
             self._gather_strays()
             self._fill_gaps()
             divisor = self._iteration.divisor()
+            kept = [(view, view.clone()) for each, view in self._views.items() if not each.requires_grad]
             for flat in self._flats:
                 kernels.divide(flat, divisor if divides_first(flat.dtype) else 1)
             for pending in self._start(self._flats):
                 flat = pending.wait(self._iteration.watch())
                 kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)
+            for view, gradient in kept:  # what is not trained keeps the gradient that it has (DDP-058)
+                view.copy_(gradient)
             if self.optimizers is not None:
                 self.optimizers.step()
 

@@ -158,3 +158,15 @@ def old_gradients_of_who_leaves_it_out_are_averaged() -> None:
 def delayed_under_one_of_two_names() -> None:
     """A delayed parameter with two names travels in a bucket as well, under the name that was not given."""
     edit("if id(parameter) not in left_out", "if name not in ignored", within="managed_parameters")
+
+
+@defect("DDP-058")
+def a_frozen_delayed_parameter_gets_a_gradient() -> None:
+    """A delayed parameter that is frozen has a gradient of zeros after a forward."""
+    edit("parameter.grad = view.detach() if parameter.requires_grad else None", "parameter.grad = view.detach()")
+
+
+@defect("DDP-058")
+def the_gradient_of_a_frozen_delayed_parameter_is_averaged() -> None:
+    """A gradient that a frozen delayed parameter has from elsewhere is averaged with the others."""
+    edit("if not each.requires_grad]", "if False]", within="DelayedReduction.reduce")
