@@ -105,6 +105,33 @@ def test_buckets_that_stay_are_filled_in_the_order_of_registration(ranks):
             assert [layers for _, _, _, layers in shapes(calls)] == [[2], [0, 1]]
 
 
+def watch_buckets_in_a_context(ctx, schedule):
+    """By iteration here, the layers in each bucket of a model whose gradients arrive as they are registered."""
+    model, told = ddp(ctx, Lane(*BACKWARDS), bucket_cap_mb=ROOM_FOR_TWO_MIB), []
+    numbering = {id(layer.weight): index for index, layer in enumerate(model.module.layers)}
+
+    def hook(_state, bucket):
+        told[-1].append(sorted(numbering[id(parameter)] for parameter in bucket.parameters()))
+        dist.all_reduce(bucket.buffer())
+        return future_of(bucket.buffer())
+
+    model.register_comm_hook(None, hook)
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            told.append([])
+            model(models.divisible(ctx.rank, iteration)).sum().backward()
+        told.append([])  # of the iterations of others
+    return told[:-1]
+
+
+@check("DDP-054", "DDPJ-031", worlds=MANY, beyond=False)
+def test_buckets_follow_the_arrivals_on_ranks_that_have_had_inputs(ranks):
+    for schedule in ((0, *[3] * (ranks.world - 1)), (*[3] * (ranks.world - 1), 0)):
+        for rank, told in enumerate(ranks(watch_buckets_in_a_context, schedule)):
+            rebuilt = [[[0, 1], [2, 3]]] * 2 if schedule[rank] else []
+            assert told[1:] == rebuilt, f"rank {rank}, schedule {schedule}"
+
+
 @check("DDP-054", "DDP-049", worlds=MANY)
 def test_ranks_that_differ_in_bucket_sizes_take_those_of_rank_0(ranks):
     small, right, large = ROOM_FOR_TWO_MIB / 2, ROOM_FOR_TWO_MIB, 2 * ROOM_FOR_TWO_MIB

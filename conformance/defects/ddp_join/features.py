@@ -280,3 +280,9 @@ def last_forwards_count_after_the_block() -> None:
 def what_was_thawed_is_noticed_by_forwards_alone() -> None:
     """A rank that enters a context with a model of which a part was thawed, and makes no forward, does not know it."""
     edit("self._reducer.notice_changes()", "self._reducer.watch_anew()", within="UnevenInputs.enter")
+
+
+@defect("DDPJ-031")
+def buckets_follow_the_order_of_the_first_rank() -> None:
+    """In a context, too, the order of the buckets is the first rank's, which may have had no inputs."""
+    edit("source = self.iteration.source()", "source = 0", within="Reducer.replan")
