@@ -121,6 +121,36 @@ def test_a_context_may_hold_nothing_but_evaluation(ranks):
         assert count in range(1, ranks.world + 1)
 
 
+def evaluate_beside_an_adder(ctx, schedule, trains):
+    """A metric adds up after each forward; every second one, or each, is an evaluation. Its total, and gradients."""
+    model, metric, seen = new_model(ctx, False), adder(ctx), []
+    with ctx.subject.Join([model, metric]):
+        for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            if trains and iteration % 2 == 0:
+                model.zero_grad()
+                model(x).sum().backward()
+                seen.append(gradient(weight_of(model)))
+            else:
+                evaluate(model, x)
+            metric.step(x.item())
+    return metric.total.tolist(), metric.log.count("adder main"), seen
+
+
+@check("DDPJ-038", worlds=MANY, deadline_s=8, beyond=False)
+def test_a_joinable_beside_a_model_may_add_up_what_evaluations_find(ranks):
+    for schedule, trains in itertools.product((*ends(ranks.world), (2, *[4] * (ranks.world - 1))), (False, True)):
+        total = sum(
+            models.divisible_scalar(rank, iteration).item()
+            for rank, count in enumerate(schedule) for iteration in range(count)
+        )  # fmt: skip
+        for rank, (found, missed, seen) in enumerate(ranks(evaluate_beside_an_adder, schedule, trains)):
+            assert found == [total] * 3, f"rank {rank} of {schedule}, {trains=}"
+            assert missed == max(schedule) - schedule[rank], f"rank {rank} of {schedule}, {trains=}"
+            expected = scalar_means(schedule)[: schedule[rank]][::2] if trains else []
+            assert seen == expected, f"rank {rank} of {schedule}, {trains=}"
+
+
 def forward_twice(ctx, schedule, buffers):
     model = new_model(ctx, buffers)
     seen = []

@@ -313,14 +313,18 @@ def talker(ctx, times):
 
 
 def train_beside_who_notifies_otherwise(ctx, schedule):
-    """Beside a model: one that never notifies, having nothing to say, and one that notifies twice in an iteration."""
+    """Beside a model: one that never notifies, having nothing to say, and one that notifies twice in an iteration.
+
+    Of the iterations every second one is under ``no_sync``, where the model itself says nothing.
+    """
     model, means = ddp(ctx, scalar()), []
     silent = recorder(ctx, "silent")
     beside, talk, sums = talker(ctx, 2)
     with ctx.subject.Join([model, silent, beside]):
         for iteration in range(schedule[ctx.rank]):
             model.zero_grad()
-            model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+            with model.no_sync() if iteration % 2 else nullcontext():
+                model(divisible_scalar(ctx.rank, iteration)).sum().backward()
             means.append(gradient(model.module.weight))
             talk()
     return [each.log.count(f"{each.name} main") for each in (silent, beside)], sums, means
@@ -333,7 +337,10 @@ def test_beside_a_model_main_hooks_run_once_an_iteration_however_often_somebody_
             assert missed == [deficits(schedule)[rank]] * 2, f"rank {rank} of {schedule}"
             active = [len(active_ranks(schedule, iteration)) for iteration in range(schedule[rank])]
             assert sums == [float(count) for count in active for _ in range(2)], f"rank {rank} of {schedule}"
-            assert means == scalar_means(schedule)[: schedule[rank]], f"rank {rank} of {schedule}"
+            own = [divisible_scalar(rank, iteration).item() for iteration in range(schedule[rank])]
+            reduced = zip(scalar_means(schedule), own, strict=False)
+            expected = [mine if place % 2 else mean for place, (mean, mine) in enumerate(reduced)]
+            assert means == expected, f"rank {rank} of {schedule}"
 
 
 def with_own_hook(ctx, base, log):

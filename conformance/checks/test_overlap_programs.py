@@ -286,36 +286,43 @@ def test_what_a_failed_backward_has_set_aside_is_not_stepped_with_later(ranks):
 
 
 def consolidate_in_a_context_of_the_model(ctx, schedule):
-    """Refusals in the block, which stays known to the program; then the state is saved, loaded and gone on with."""
+    """Refusals in two blocks, which the program keeps; then the state is saved, loaded and gone on with."""
     pair = pair_of(ctx, Overlap(optimizer="momentum", keywords=AT_ONCE))
-    block, refused, seen = ctx.subject.Join([pair.ddp]), [], []
-    with block:
-        for number in range(schedule[ctx.rank]):
-            seen.append(iteration(pair, number))
-            if number:
-                refused += [caught(pair.zero.consolidate_state_dict), caught(pair.zero.load_state_dict, {})]
+    blocks, refused, seen = [], [], []
+    for first in (0, max(schedule)):
+        blocks.append(ctx.subject.Join([pair.ddp]))
+        with blocks[-1]:
+            for number in range(schedule[ctx.rank]):
+                seen.append(iteration(pair, first + number))
+                if number:
+                    refused += [caught(pair.zero.consolidate_state_dict), caught(pair.zero.load_state_dict, {})]
     pair.zero.consolidate_state_dict(ctx.world - 1)
     saved = [pair.zero.state_dict() if ctx.rank == ctx.world - 1 else None]
     dist.broadcast_object_list(saved, src=ctx.world - 1)
-    iteration(pair, 8)
+    iteration(pair, 2 * max(schedule))
     for parameter in pair.model.parameters():
         parameter.data.zero_()
     pair.zero.load_state_dict(saved[0])
-    seen.append(iteration(pair, 9))
+    seen.append(iteration(pair, 2 * max(schedule) + 1))
     return refused, [each.parameters for each in seen]
 
 
 def saved_alone(schedule):
+    """Parameters by iteration of each block, and after the iteration that follows on the loaded state."""
     alone = overlapping.Alone(Overlap(optimizer="momentum"), len(schedule))
 
     def step(number, active):
         alone.step(overlapping.averaged(alone.model, number, active, len(schedule)))
         return parameters(alone.model)
 
-    found = [step(number, oracle.active_ranks(schedule, number)) for number in range(max(schedule))]
+    numbers = range(max(schedule))
+    found = [
+        [step(first + number, oracle.active_ranks(schedule, number)) for number in numbers]
+        for first in (0, max(schedule))
+    ]
     for parameter in alone.model.parameters():
         parameter.data.zero_()
-    return found, step(9, range(len(schedule)))
+    return found, step(2 * max(schedule) + 1, range(len(schedule)))
 
 
 @check("ZERO-032", "HOOK-047", worlds=MANY, deadline_s=DEADLINE_S)
@@ -324,7 +331,7 @@ def test_in_a_context_of_the_model_alone_a_checkpoint_is_refused_and_behind_it_m
     within, behind = saved_alone(schedule)
     for rank, (refused, seen) in enumerate(ranks(consolidate_in_a_context_of_the_model, schedule)):
         assert_refused(refused, RuntimeError, "context")
-        assert seen == [*within[: schedule[rank]], behind], f"rank {rank}"
+        assert seen == [*(each for block in within for each in block[: schedule[rank]]), behind], f"rank {rank}"
 
 
 # -- HOOK-045: states that nobody has any more

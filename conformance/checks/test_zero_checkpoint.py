@@ -118,16 +118,22 @@ def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks
     assert results[last][3] == [], "a warning about a state that has just been consolidated"
 
 
-def load_after_consolidating(ctx):
+def load_or_add_after_consolidating(ctx):
+    """What asking for the global state raises after another was loaded, and after a group was added."""
     _, zero, reference = trained(ctx, "Adam", list)
-    zero.consolidate_state_dict(to=ctx.world - 1)
+    for target in range(ctx.world):
+        zero.consolidate_state_dict(to=target)
     zero.load_state_dict(copy.deepcopy(reference.optimizer.state_dict()))
-    return caught(zero.state_dict)
+    errors = [caught(zero.state_dict)]
+    zero.consolidate_state_dict(to=ctx.world - 1)
+    zero.add_param_group({"params": some_parameters(ctx, 2)})
+    return [*errors, caught(zero.state_dict)]
 
 
 @check("ZERO-015", worlds=(1, 2, 3))
-def test_the_global_state_of_before_a_loading_is_refused(ranks):
-    assert_refused(ranks(load_after_consolidating), RuntimeError)
+def test_the_global_state_of_before_a_loading_or_an_addition_is_refused(ranks):
+    for errors in zip(*ranks(load_or_add_after_consolidating), strict=True):
+        assert_refused(errors, RuntimeError)
 
 
 def consolidate(ctx, to):

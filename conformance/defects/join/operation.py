@@ -439,3 +439,9 @@ def who_never_notifies_beside_a_model_is_not_counted_for() -> None:
 def hooks_around_those_of_models_are_passed_by() -> None:
     """A join hook of the user's around that of a model is not called in the iterations that a rank lacks."""
     edit("self._run_main_hooks()", "pass")
+
+
+@defect("DDPJ-038")
+def an_evaluation_begins_no_iteration() -> None:
+    """A joinable beside a model notifies after each evaluation, and is heard after the first alone."""
+    edit("self._notified.clear()", "pass", within="forward_begins")

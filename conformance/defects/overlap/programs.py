@@ -113,6 +113,12 @@ def checkpoints_in_a_context_of_the_model_hang() -> None:
 
 
 @defect("ZERO-032")
+def checkpoints_in_a_second_context_of_the_model_hang() -> None:
+    """An optimizer knows its model's first context alone, so that in later ones its checkpoints are not refused."""
+    edit("if self._session is None or self._session() is not session:", "if self._session is None:")
+
+
+@defect("ZERO-032")
 def checkpoints_behind_a_context_are_refused() -> None:
     """As long as the program keeps a context of the model, after its block a checkpoint is refused."""
     edit("session.live and ", "")

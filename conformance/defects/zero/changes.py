@@ -45,6 +45,12 @@ def target_keeps_an_earlier_consolidation() -> None:
 
 
 @defect("ZERO-015")
+def an_addition_leaves_what_was_consolidated() -> None:
+    """After a group was added the state of before is saved, which lacks the new parameters."""
+    edit("    self.consolidated = None\n", "", within="Shard.extend")
+
+
+@defect("ZERO-015")
 def step_lets_everybody_ask_for_the_state() -> None:
     """A step leaves a rank without the global state with its own part of it."""
     edit(
