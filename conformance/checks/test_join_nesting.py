@@ -250,9 +250,14 @@ def test_a_handle_that_was_waited_for_says_that_it_is_complete_and_what_it_found
 # -- JOIN-055: a model in a post hook
 
 
-def train_in_a_post_hook(ctx, schedule, by_all):
-    """Every rank trains and evaluates the model of the context once more in a post hook of a joinable after it."""
+def train_in_a_post_hook(ctx, schedule, by_all, hooked):
+    """Every rank trains and evaluates the model of the context once more in a post hook of a joinable after it.
+
+    ``hooked``: gradients are averaged by a hook, over another group of the same ranks.
+    """
     model = ddp(ctx, models.Counting(1.0))
+    if hooked:
+        model.register_comm_hook(dist.new_group(range(ctx.world)), ctx.subject.default_hooks.allreduce_hook)
     seen = []
 
     def again(*_):
@@ -273,9 +278,10 @@ def train_in_a_post_hook(ctx, schedule, by_all):
 @check("JOIN-055", "DDPJ-035", worlds=(1, *MANY), deadline_s=8, beyond=False)
 def test_in_a_post_hook_all_ranks_may_train_a_model_of_the_context_again(ranks):
     mean = scalar_means((10,) * ranks.world)[9]
-    for schedule, by_all in (([2] * ranks.world, True), (linear(ranks.world, 1), False)):
-        told = ranks(train_in_a_post_hook, schedule, by_all)
-        assert told == [[mean, 1.0]] * ranks.world, f"schedule {schedule}, {by_all=}"
+    uneven = linear(ranks.world, 1)
+    for schedule, by_all, hooked in (([2] * ranks.world, True, False), (uneven, False, False), (uneven, False, True)):
+        told = ranks(train_in_a_post_hook, schedule, by_all, hooked)
+        assert told == [[mean, 1.0]] * ranks.world, f"schedule {schedule}, {by_all=}, {hooked=}"
 
 
 # -- JOIN-024: iterations that an exception breaks off, caught inside the block

@@ -399,6 +399,12 @@ def post_hooks_notify() -> None:
     edit("if self._state is not SessionState.LIVE or", "if self.shadowing or", within="PlainSession.notify")
 
 
+@defect("JOIN-055")
+def post_hooks_leave_out_who_ran_out_early() -> None:
+    """In a post hook a communication hook over a group of its own counts only the ranks that came last."""
+    edit("self.ranks, self.active = self._everyone, len(self._everyone)", "self.active = len(self._everyone)")
+
+
 @defect("JOIN-039")
 def only_exceptions_of_hooks_are_told() -> None:
     """A rank that fails in a hook by what is no Exception, such as KeyboardInterrupt, tells nobody."""
