@@ -5,6 +5,7 @@ import time
 import warnings
 from functools import partial
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -122,6 +123,85 @@ def test_a_hook_before_the_forward_runs_before_it(ranks):
         assert [(whole["count"], calls) for _, _, whole, calls in seen] == expected, f"rank {rank}"
         assert forwards == before
         assert ends == [each[rank] for each in after]
+
+
+# -- DDP-086: the graphs of forwards that have saved the buffers
+
+
+class Normalised(nn.Module):
+    """Its graph keeps the running statistics, which backward does not read."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = models.scalar()
+        self.norm = nn.BatchNorm1d(1, affine=False, momentum=0.5)
+
+    def forward(self, x):
+        return self.a(self.norm(self.a(x)))
+
+
+STATISTICS = ("running_mean", "running_var")
+
+
+def three_rows(rank, place):
+    return torch.tensor([[1.0], [2.0 + rank], [4.0 + place]])
+
+
+def weighted(output):
+    return (output * torch.tensor([[1.0], [-2.0], [4.0]])).sum()
+
+
+def average_statistics(ctx, location):
+    """Gradient and statistics after each of two iterations of two forwards and one backward."""
+    model = wrapped(ctx, Normalised())
+
+    def average(_state, buffers):
+        for name in STATISTICS:
+            dist.all_reduce(buffers[f"norm.{name}"].div_(ctx.world))
+
+    register(ctx, model, None, average, location)
+    told = []
+    for _ in range(2):
+        model.zero_grad()
+        (weighted(model(three_rows(ctx.rank, 0))) + weighted(model(three_rows(ctx.rank, 1)))).backward()
+        statistics = [getattr(model.module.norm, name).item() for name in STATISTICS]
+        told.append([model.module.a.weight.grad.item(), *statistics])
+    return told
+
+
+def averaged_statistics(world, location):
+    """The same for every rank's replica in one process."""
+    replicas, told = [Normalised() for _ in range(world)], []
+
+    def average():
+        for name in STATISTICS:
+            mean = torch.stack([getattr(each.norm, name) for each in replicas]).mean(0)
+            for each in replicas:
+                setattr(each.norm, name, mean.clone())
+
+    for _ in range(2):
+        losses = [torch.zeros(())] * world
+        for place in range(2):
+            if location == "PRE_FORWARD":
+                average()
+            losses = [loss + weighted(replicas[rank](three_rows(rank, place))) for rank, loss in enumerate(losses)]
+            if location == "POST_FORWARD":
+                average()
+        gradient = sum(
+            torch.autograd.grad(loss, each.a.weight)[0].item() for loss, each in zip(losses, replicas, strict=True)
+        )
+        told.append([
+            [gradient / world, *(getattr(each.norm, name).item() for name in STATISTICS)] for each in replicas
+        ])
+    return told
+
+
+@check("DDP-086", scenarios={"after": "POST_FORWARD", "before": "PRE_FORWARD"})
+def test_a_hook_that_changes_buffers_leaves_the_graphs_that_saved_them_usable(ranks, scenario):
+    expected = averaged_statistics(ranks.world, scenario)
+    for rank, told in enumerate(ranks(average_statistics, scenario)):
+        for iteration, found in enumerate(told):
+            assert found == pytest.approx(expected[iteration][rank], rel=1e-4), f"rank {rank}, iteration {iteration}"
 
 
 # -- DDP-092: refusals

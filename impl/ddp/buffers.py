@@ -12,6 +12,7 @@ from torch import nn
 
 from ..comm.collectives import broadcast_coalesced
 from ..comm.futures import calling_a_hook
+from . import kernels
 from .iteration import Iteration
 from .registrations import registrations
 
@@ -155,7 +156,8 @@ class BufferSync:
         """Synchronise buffers now: by the user's hook, or from the source."""
         self.look_up()
         if self.hook is not None:
-            with torch.no_grad(), calling_a_hook(self._iteration.team):
+            kept = kernels.versions_kept(self.tensors)  # graphs that saved the buffers stay usable (DDP-086)
+            with torch.no_grad(), calling_a_hook(self._iteration.team), kept:
                 self._iteration.futures.extend(self.hook.call(self.named))
         else:
             self._broadcast()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from operator import attrgetter
 from typing import Any
@@ -167,6 +167,12 @@ def weak_call(method: weakref.WeakMethod[Any]) -> Callable[..., None]:
             found(*given)
 
     return call
+
+
+def versions_kept(tensors: Iterable[torch.Tensor]) -> AbstractContextManager[Any]:
+    """A context in which changes of these tensors count as none for autograd."""
+    counting = tuple(tensor for tensor in tensors if not tensor.is_inference())
+    return torch.autograd._unsafe_preserve_version_counter(counting)  # type: ignore[no-any-return]
 
 
 def keep_local_shards(module: torch.nn.Module) -> None:

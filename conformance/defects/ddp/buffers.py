@@ -78,6 +78,12 @@ def buffer_sync_counts_as_a_change() -> None:
     edit("[tensor.data for", "[tensor.detach() for")
 
 
+@defect("DDP-086")
+def buffer_hook_counts_as_a_change() -> None:
+    """What a buffer hook changes bumps versions, and a graph that saved the buffers is lost."""
+    edit("calling_a_hook(self._iteration.team), kept:", "calling_a_hook(self._iteration.team):")
+
+
 @defect("DDP-080", "DDP-087")
 def buffers_are_averaged() -> None:
     """Buffers are averaged over the ranks instead of following rank 0."""
