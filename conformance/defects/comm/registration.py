@@ -319,4 +319,4 @@ def dense_answers_for_a_dense_gradient_are_dropped() -> None:
 @defect("DDPJ-014", worlds=(3,))
 def ranks_that_ran_out_are_named_by_their_place_in_the_group() -> None:
     """A hook with a group of its own takes the ranks that ran out by their places in the group of the model."""
-    edit("self.team.global_rank(GroupRank(rank)) for rank in self", "rank for rank in self", within="left_out")
+    edit("self.team.global_rank(GroupRank(rank)) for rank in self", "rank for rank in self", within="uncounted_ranks")
