@@ -13,9 +13,8 @@ cut off, says nothing any more. Whoever notices an end tells all others, from co
     waits     what a rank has been waiting for (stalls.py); passed on, once for each of its looks
     stall     ranks that wait for each other, as one of them has noticed; passed on, once
 
-Until all are met, a second thread of each leaves signs of life in the store, too: a rank that can neither be met nor be
-seen there has been cut off, and so has one to which the store does not answer. Time in which this process did not run
-itself (stopped, or without a processor) does not count as another's silence.
+Until all are met, a second thread of each looks after them in the store (``rendezvous``). Time in which this process
+did not run itself (stopped, or without a processor) does not count as another's silence.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import atexit
 import hmac
 import json
 import os
-import secrets
 import selectors
 import socket
 import sys
@@ -38,8 +36,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from . import stalls
-from . import store as stores
+from . import rendezvous, stalls
 from .losses import End, Loss, Losses, follows_from_a_peer
 from .processes import Process, Signs, has_moved
 from .tally import latest
@@ -49,11 +46,9 @@ _LOOKS_IN_A_BEAT = 4
 _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
 _LONGEST_LINE = 32768  # a loss holds three texts of 500 characters, of up to twelve bytes each
 _LONGEST_DOING = 500
-_STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
-_LAST_ANSWER_S = 1.0
 
 
 class Peer:
@@ -99,20 +94,11 @@ class Heartbeats:
         self.losses = Losses()
         self.waits = stalls.Waits()
         self._looks = 0  # of this rank's long waits
-        self._store_port = stores.port_of(store)
-        self._store_limit_s = None if self._store_port is None else detection_s * _STORE_LIMIT
         self._process = Process.own()
-        self._store: dist.Store | None = store  # until all are met
-        self._token = ""
+        self._rendezvous = rendezvous.Rendezvous(rank, self._process, store, detection_s)
         self._to_call = {r for r in neighbours(rank, size) if r < rank}  # the higher rank calls the lower one
         self._expected = neighbours(rank, size)
-        self._stopped_s: dict[int, float] = {}  # by rank that is not met yet
-        self._last_alive: dict[int, bytes] = {}  # what such a rank has last left in the store
-        self._calls = 0
         self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
-        self._has_lost_store = False  # before all neighbours were met
-        self._in_store = threading.Lock()  # held while it is asked
-        self._unanswered_s = 0.0  # the question at hand, while this process ran
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
@@ -123,13 +109,10 @@ class Heartbeats:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
-        self._waited_s = 0.0  # since the last call, while this process ran
         self._last_pass = time.monotonic()
         self._next_beat = 0.0
-        try:
-            self._publish(stores.StoreWithDeadline(store, self._store_limit_s))
-        except RuntimeError:
-            self._give_up_store()
+        host, port, *_ = self._listener.getsockname()
+        self._rendezvous.publish((host, port))
 
     def start(self) -> None:
         """Begin; the end of the program ends it."""
@@ -139,7 +122,7 @@ class Heartbeats:
     @property
     def cut_off(self) -> bool:
         """Whether the store was lost before all neighbours were met: what becomes of them is not to be learned."""
-        return self._has_lost_store or self._unanswered_s >= self.detection_s
+        return self._rendezvous.cut_off
 
     @property
     def missing(self) -> set[int]:
@@ -160,7 +143,7 @@ class Heartbeats:
         """This rank has been waiting for long: tell all others, as long as it does."""
         with self._lock:
             own = {peer.connection.fileno() for peer in self._peers} | {self._listener.fileno()}
-        moved = stalls.moved_bytes(own, self._store_port)
+        moved = stalls.moved_bytes(own, self._rendezvous.store_port)
         if moved is not None:
             self._looks += 1
             wait = stalls.Wait(self.rank, members, begun, place, moved)
@@ -181,20 +164,10 @@ class Heartbeats:
             again, self._left = self._left, True
             for peer in () if again else self._peers:
                 peer.send({"loss": loss.as_json()})
-        # An answer that came when the interpreter is gone would end the process by force (signal 6), so it is awaited.
-        if self._in_store.acquire(timeout=_LAST_ANSWER_S):
-            if not again:
-                self._leave_word(loss)
-            self._in_store.release()
+        self._rendezvous.leave(None if again else loss)
         with self._lock:
             if not again:
                 self._close()
-
-    def _leave_word(self, loss: Loss) -> None:
-        """For peers that have not met this process, and will not any more."""
-        with suppress(RuntimeError):  # the store's host is gone
-            if self._store is not None:
-                self._store.set(f"heartbeats/{self.rank}", json.dumps({"loss": loss.as_json()}))
 
     def _close(self) -> None:
         for peer in self._peers:
@@ -230,7 +203,7 @@ class Heartbeats:
     def _meet(self) -> None:
         """Call the peers until all are met. The store may not answer, nor the host of a peer."""
         every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
-        while self._store is not None and not self._left:
+        while not (self._rendezvous.is_over or self._left):
             self._call()
             time.sleep(every_s)
             every_s = min(1.5 * every_s, self._beat_s / _CALLS_IN_A_BEAT)
@@ -245,8 +218,7 @@ class Heartbeats:
         now = time.monotonic()
         ran_s = min(now - self._last_pass, 2 * self._beat_s / _LOOKS_IN_A_BEAT)
         self._last_pass = now
-        self._waited_s += ran_s
-        self._unanswered_s = self._unanswered_s + ran_s if self._in_store.locked() else 0.0
+        self._rendezvous.ran(ran_s)
         if now >= self._next_beat:
             self._next_beat = now + self._beat_s
             self._tell({"at": latest()})
@@ -290,81 +262,18 @@ class Heartbeats:
 
     # -- connections
 
-    def _publish(self, store: stores.StoreWithDeadline) -> None:
-        """Say where this process listens; who calls knows the token, as this process does from now on."""
-        self._token = store.compare_set("heartbeats/token", "", secrets.token_hex(16)).decode()
-        host, port, *_ = self._listener.getsockname()
-        mine = self._process
-        store.set(f"heartbeats/{self.rank}", json.dumps([host, port, mine.host, mine.machine, mine.pid]))
-
     def _call(self) -> None:
         """Look after the peers that are not met yet: call those that are this rank's to call."""
-        waited_s, self._waited_s = self._waited_s, 0.0
-        try:
-            with self._in_store:
-                found = self._asked()
-        except RuntimeError:  # the store's host is gone; those that are met are met
-            self._give_up_store()
-            return
-        finally:
-            self._unanswered_s = 0.0
-        for rank, (said, signs) in found.items():
-            self._look_after(rank, said, signs, waited_s)
+        ended, listening = self._rendezvous.look(self.missing)
+        for loss in ended:
+            self._learn(loss)
+        for rank, address in listening.items():
+            if rank in self._to_call:
+                self._call_one(rank, address)
         if not self.missing:
-            self._store = None
+            self._rendezvous.end()
 
-    def _asked(self) -> dict[int, tuple[Any, Signs]]:
-        """What the peers that are not met have left in the store, and the signs of each one's process."""
-        store = self._store
-        if store is None or self._left:
-            return {}
-        self._calls += 1
-        store.set(f"heartbeats/{self.rank}/alive", str(self._calls))
-        there = [rank for rank in sorted(self.missing) if store.check([f"heartbeats/{rank}"])]
-        return {rank: self._left_by(store, rank) for rank in there}
-
-    def _left_by(self, store: dist.Store, rank: int) -> tuple[Any, Signs]:
-        """Of a process that is gone, what it has left last: it may have said why between two looks."""
-        said = json.loads(store.get(f"heartbeats/{rank}"))
-        if isinstance(said, dict):
-            return said, None
-        process = Process(*said[2:])
-        if not self._process.is_on_same_machine(process):
-            return said, (self._state_in(store, rank), 0)
-        signs = process.signs()
-        return (json.loads(store.get(f"heartbeats/{rank}")) if _is_gone(signs) else said), signs
-
-    def _give_up_store(self) -> None:
-        self._store, self._has_lost_store = None, True
-
-    def _look_after(self, rank: int, found: Any, signs: Signs, waited_s: float) -> None:
-        """Call a peer that is not met yet, unless it has said that it leaves, or its process is seen to be gone."""
-        if isinstance(found, dict):
-            self._learn(Loss.from_json(found["loss"]))
-            return
-        host, port, *where = found
-        process = Process(*where)
-        if signs is None or _is_gone(signs):
-            self._learn(Loss(rank, End.CLOSED, str(process), "", self.rank))
-        elif self._stopped_for(rank, signs, waited_s) >= self.detection_s:
-            self._learn(Loss(rank, End.SILENT, str(process), "", self.rank))
-        elif rank in self._to_call:
-            self._call_one(rank, (str(host), int(port)))
-
-    def _state_in(self, store: dist.Store, rank: int) -> str:
-        """As of a process's own: stopped, if it has left no sign of life in the store since the last look."""
-        key = f"heartbeats/{rank}/alive"
-        before, now = self._last_alive.get(rank), store.get(key) if store.check([key]) else b""
-        self._last_alive[rank] = now
-        return "T" if now == before else "?"
-
-    def _stopped_for(self, rank: int, signs: tuple[str, int], waited_s: float) -> float:
-        """How long a process that was never heard has been seen stopped; one that only cannot be reached is not."""
-        stopped = signs[0] in "Tt"
-        self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + waited_s if stopped else 0.0
-        return self._stopped_s[rank]
-
-    def _call_one(self, rank: int, address: tuple[str, int]) -> None:
+    def _call_one(self, rank: int, address: rendezvous.Address) -> None:
         try:
             connection = socket.create_connection(address, self._connect_s)
         except OSError:
@@ -394,7 +303,7 @@ class Heartbeats:
 
     def _greet(self, peer: Peer) -> None:
         mine = self._process
-        peer.send({"hello": self._token, "rank": self.rank, "process": [mine.host, mine.machine, mine.pid]})
+        peer.send({"hello": self._rendezvous.token, "rank": self.rank, "process": [mine.host, mine.machine, mine.pid]})
 
     def _hear(self, peer: Peer) -> None:
         lines = peer.lines()
@@ -431,7 +340,8 @@ class Heartbeats:
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""
-        if not self._token or not hmac.compare_digest(str(said["hello"]).encode(), self._token.encode()):
+        token = self._rendezvous.token
+        if not token or not hmac.compare_digest(str(said["hello"]).encode(), token.encode()):
             raise ValueError("a stranger")
         host, machine, pid = said["process"]
         peer.process = Process(str(host), str(machine), int(pid))
@@ -446,10 +356,6 @@ class Heartbeats:
                 self._peers.remove(peer)
                 self._selector.unregister(peer.connection)
                 peer.connection.close()
-
-
-def _is_gone(signs: Signs) -> bool:
-    return signs is None or signs[0] in "ZX"
 
 
 def neighbours(rank: int, size: int) -> set[int]:
@@ -481,17 +387,10 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
     if detection_s <= 0:
         return None
     try:
-        store = stores.shared_by(world)
-        address = None if store is None else stores.own_address(store)
-        if store is None or address is None:
+        found = rendezvous.store_of(world, detection_s)
+        if found is None:
             return None
-        stores.limit_silence(store, detection_s * _STORE_LIMIT)
-        with suppress(RuntimeError):  # it has gone: that is found out by the first that is asked of it
-            limit_s = None if stores.port_of(store) is None else detection_s * _STORE_LIMIT
-            # a new connection to a host that is cut off, or has frozen, would wait for very long
-            stores.StoreWithDeadline(store, limit_s).check(["heartbeats/token"])
-            store = stores.of_own(world) or store
-            stores.limit_silence(store, detection_s * _STORE_LIMIT)
+        store, address = found
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except OSError:  # no socket to be had: then nobody hears of this rank
         return None

@@ -205,7 +205,7 @@ def not_met(store):
 
 
 def look(beats, seconds):
-    beats._waited_s = seconds
+    beats._rendezvous.ran(seconds)
     beats._call()
 
 
@@ -370,7 +370,7 @@ def test_a_rank_leaves_no_question_to_the_store_behind_but_one_that_is_never_ans
     threading.Timer(0.3, store.may.set).start()
     beats.leave(End.LEFT, "")
     assert store.may.is_set()
-    assert not beats._in_store.locked()
+    assert not beats._rendezvous._asking.locked()
     beats, begun = beating(Slow(), 5.0, monkeypatch), time.monotonic()
     beats.leave(End.LEFT, "")
     beats.leave(End.LEFT, "")

@@ -152,13 +152,7 @@ def who_was_never_met_is_waited_for() -> None:
 @defect("JOIN-057")
 def a_lost_store_ends_the_job() -> None:
     """Where the store has gone before the first model is built, that model is refused."""
-    edit(
-        "    try:\n"
-        "        self._publish(stores.StoreWithDeadline(store, self._store_limit_s))\n"
-        "    except RuntimeError:\n"
-        "        self._give_up_store()\n",
-        "    self._publish(stores.StoreWithDeadline(store, self._store_limit_s))\n",
-    )
+    edit("except RuntimeError:\n", "except OSError:\n", within="Rendezvous.publish")
 
 
 @defect("JOIN-057")

@@ -1,0 +1,187 @@
+"""How processes of a world find each other before they are connected: what each leaves in the store and reads there.
+
+    heartbeats/token         of this world; without it nobody is listened to
+    heartbeats/RANK          where a process listens; of one that has left before all had met it, how it ended
+    heartbeats/RANK/alive    its signs of life: a number that grows
+
+One that can neither be met nor be seen there for the detection time has been cut off, and so has one to which the store
+does not answer. Two threads come here: one looks, which may have to wait for the store; the other counts the time.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+import torch.distributed as dist
+
+from . import store as stores
+from .losses import End, Loss
+from .processes import Process, Signs
+
+_STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
+_LAST_ANSWER_S = 1.0
+
+Address = tuple[str, int]
+
+
+def store_of(world: dist.ProcessGroup, detection_s: float) -> tuple[dist.Store, str] | None:
+    """The store that the processes of a world share, which keeps nobody waiting, and this one's address for the others.
+
+    None where there is none, or no way between them.
+    """
+    store = stores.shared_by(world)
+    address = None if store is None else stores.own_address(store)
+    if store is None or address is None:
+        return None
+    stores.limit_silence(store, detection_s * _STORE_LIMIT)
+    with suppress(RuntimeError):  # it has gone: that is found out by the first that is asked of it
+        # a new connection to a host that is cut off, or has frozen, would wait for very long
+        _with_deadline(store, detection_s).check(["heartbeats/token"])
+        store = stores.of_own(world) or store
+        stores.limit_silence(store, detection_s * _STORE_LIMIT)
+    return store, address
+
+
+def _with_deadline(store: dist.Store, detection_s: float) -> stores.StoreWithDeadline:
+    return stores.StoreWithDeadline(store, None if stores.port_of(store) is None else detection_s * _STORE_LIMIT)
+
+
+class Rendezvous:
+    """One process's part of it, until it has met its neighbours."""
+
+    def __init__(self, rank: int, process: Process, store: dist.Store, detection_s: float) -> None:
+        self._rank = rank
+        self._process = process
+        self._detection_s = detection_s
+        self.store_port = stores.port_of(store)
+        #: empty until it is known
+        self.token = ""
+        self._store: dist.Store | None = store  # None once it is lost, or all are met
+        self._has_lost_store = False
+        self._has_left = False
+        self._asking = threading.Lock()  # held while the store is asked
+        self._unanswered_s = 0.0  # the question at hand, while this process ran
+        self._passed_s = 0.0  # since the last look, while this process ran
+        self._signs = 0  # of life, so far
+        self._stopped_s: dict[int, float] = {}  # by rank
+        self._last_alive: dict[int, bytes] = {}  # what a rank has last left
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the store was lost before all were met, or does not answer: nobody knows what becomes of others."""
+        return self._has_lost_store or self._unanswered_s >= self._detection_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all are met, or the store is lost: nothing is asked any more."""
+        return self._store is None
+
+    def publish(self, address: Address) -> None:
+        """Say where this process listens; who calls knows the token, as this process does from now on."""
+        if self._store is None:
+            return
+        store = _with_deadline(self._store, self._detection_s)
+        mine = self._process
+        try:
+            self.token = store.compare_set("heartbeats/token", "", secrets.token_hex(16)).decode()
+            store.set(f"heartbeats/{self._rank}", json.dumps([*address, mine.host, mine.machine, mine.pid]))
+        except RuntimeError:
+            self._give_up()
+
+    def ran(self, seconds: float) -> None:
+        """This process has run for so long since it was said last."""
+        self._passed_s += seconds
+        self._unanswered_s = self._unanswered_s + seconds if self._asking.locked() else 0.0
+
+    def look(self, missing: Collection[int]) -> tuple[list[Loss], dict[int, Address]]:
+        """Give a sign of life, and look after the ranks that are not met: who has ended, and where others listen."""
+        passed_s, self._passed_s = self._passed_s, 0.0
+        try:
+            with self._asking:
+                found = self._asked(missing)
+        except RuntimeError:  # the store's host is gone; those that are met are met
+            self._give_up()
+            return [], {}
+        finally:
+            self._unanswered_s = 0.0
+        ended, listening = [], {}
+        for rank, (said, signs) in found.items():
+            loss = self._end_of(rank, said, signs, passed_s)
+            if loss is None:
+                listening[rank] = (str(said[0]), int(said[1]))
+            else:
+                ended.append(loss)
+        return ended, listening
+
+    def end(self) -> None:
+        """All are met."""
+        self._store = None
+
+    def leave(self, loss: Loss | None) -> None:
+        """This process ends; with ``loss`` it leaves word for those that have not met it, and will not any more.
+
+        An answer that came when the interpreter is gone would end the process by force (signal 6), so it is awaited.
+        """
+        self._has_left = True
+        if self._asking.acquire(timeout=_LAST_ANSWER_S):
+            with suppress(RuntimeError):  # the store's host is gone
+                if loss is not None and self._store is not None:
+                    self._store.set(f"heartbeats/{self._rank}", json.dumps({"loss": loss.as_json()}))
+            self._asking.release()
+
+    def _asked(self, missing: Collection[int]) -> dict[int, tuple[Any, Signs]]:
+        """What these ranks have left in the store, and the signs of each one's process."""
+        store = self._store
+        if store is None or self._has_left:
+            return {}
+        self._signs += 1
+        store.set(f"heartbeats/{self._rank}/alive", str(self._signs))
+        there = [rank for rank in sorted(missing) if store.check([f"heartbeats/{rank}"])]
+        return {rank: self._left_by(store, rank) for rank in there}
+
+    def _left_by(self, store: dist.Store, rank: int) -> tuple[Any, Signs]:
+        """Of a process that is gone, what it has left last: it may have said why between two looks."""
+        said = json.loads(store.get(f"heartbeats/{rank}"))
+        if isinstance(said, dict):
+            return said, None
+        process = Process(*said[2:])
+        if not self._process.is_on_same_machine(process):
+            return said, (self._state_in(store, rank), 0)
+        signs = process.signs()
+        return (json.loads(store.get(f"heartbeats/{rank}")) if _is_gone(signs) else said), signs
+
+    def _give_up(self) -> None:
+        self._store, self._has_lost_store = None, True
+
+    def _end_of(self, rank: int, said: Any, signs: Signs, passed_s: float) -> Loss | None:
+        """How a rank has ended, as it has said itself or as its process is seen to be gone; None if it goes on."""
+        if isinstance(said, dict):
+            return Loss.from_json(said["loss"])
+        process = Process(*said[2:])
+        if signs is None or _is_gone(signs):
+            return Loss(rank, End.CLOSED, str(process), "", self._rank)
+        if self._stopped_for(rank, signs, passed_s) >= self._detection_s:
+            return Loss(rank, End.SILENT, str(process), "", self._rank)
+        return None
+
+    def _state_in(self, store: dist.Store, rank: int) -> str:
+        """As of a process's own: stopped, if it has left no sign of life in the store since the last look."""
+        key = f"heartbeats/{rank}/alive"
+        before, now = self._last_alive.get(rank), store.get(key) if store.check([key]) else b""
+        self._last_alive[rank] = now
+        return "T" if now == before else "?"
+
+    def _stopped_for(self, rank: int, signs: tuple[str, int], passed_s: float) -> float:
+        """How long a process that was never heard has been seen stopped; one that only cannot be reached is not."""
+        stopped = signs[0] in "Tt"
+        self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + passed_s if stopped else 0.0
+        return self._stopped_s[rank]
+
+
+def _is_gone(signs: Signs) -> bool:
+    return signs is None or signs[0] in "ZX"
