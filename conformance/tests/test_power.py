@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import fnmatch
 import itertools
 import json
 import re
@@ -346,6 +347,15 @@ def test_the_rate_leaves_out_what_no_check_can_kill_and_counts_what_nobody_has_j
 
 def test_the_triage_on_file_can_be_read_and_gives_a_reason_for_every_entry():
     assert all(entry.reason for entry in triage.load().values())
+
+
+@pytest.mark.slow
+def test_every_entry_of_the_triage_on_file_is_of_a_mutant_that_there_is():
+    """Where code moves, an entry has to move along, lest it judge another mutant, or none."""
+    pool = Pool.of_impl()
+    there = {mutant.id for file in pool.sources for mutant in pool.of_file(file)}
+    gone = [each for each in triage.load() if each not in there and not ("*" in each and fnmatch.filter(there, each))]
+    assert gone == []
 
 
 def test_an_entry_of_its_own_goes_before_a_pattern():
