@@ -125,13 +125,6 @@ def test_a_weight_that_is_frozen_while_the_model_is_cast_is_averaged_when_it_is_
 # -- DDP-049, DDP-060, DDP-062: iterations of other kinds once the buckets have settled
 
 
-class Opaque:
-    """Holds a tensor where nobody looks for one."""
-
-    def __init__(self, value):
-        self.value = value
-
-
 class Side(nn.Module):
     """Scalar layers side by side, each with a factor of its own; a forward hands out what it is told to."""
 
@@ -165,7 +158,7 @@ def goes_backward_from_each_output(model, x):
 
 
 def hides_its_output(model, x):
-    model(x, put=lambda parts: Opaque(sum(parts))).value.sum().backward()
+    model(x, put=lambda parts: models.Opaque(sum(parts))).value.sum().backward()
 
 
 def takes_another_order(model, x):

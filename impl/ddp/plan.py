@@ -206,6 +206,17 @@ def _lay_out(index: int, members: Sequence[ParameterSpec]) -> BucketSpec:
     return BucketSpec(index, tuple(slots), members[0].dtype, members[0].device, members[0].sparse)
 
 
+def checked_order(order: list[int], due: set[int], how: str) -> list[int]:
+    """An order of parameters that has come from another rank; RuntimeError unless it holds each of those due once."""
+    if sorted(order) != sorted(due):
+        raise RuntimeError(
+            f"The bucket order that {how} does not name each of the {len(due)} parameters once: "
+            f"{str(order)[:200]}. Usual cause: a message damaged on its way (by a process group or a network), or "
+            "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
+        )
+    return order
+
+
 class Planner:
     """Plans the same on every rank."""
 

@@ -52,7 +52,7 @@ from .messages import (
 from .mixed_precision import MixedPrecisionRun
 from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied
-from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner
+from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner, checked_order
 from .readiness import Arrivals, Readiness, call_when_backward_is_over
 from .reduction import BucketQueue, Reduction, Transport
 from .remote import RemoteBackward
@@ -211,7 +211,7 @@ class Reducer:
         source = self.iteration.source()
         agreed = collectives.broadcast(self.team, proposed, source, "bucket order").wait(self.iteration.watch())
         due = set(range(len(self.parameters))) - self.plan.left_out
-        order = _checked(agreed.tolist(), due, f"rank {self.team.rank} has received from rank {source}")
+        order = checked_order(agreed.tolist(), due, f"rank {self.team.rank} has received from rank {source}")
         self.rebuild(order)
         self.log.note_plan(self.plan, self.specs, rebuilt=True)
 
@@ -734,14 +734,3 @@ class Reducer:
         if not self.facts.agreement_due:
             return None
         return self.usage.reported(self.buckets[place].spec.parameters, live=self.phase is Phase.FILLING)
-
-
-def _checked(order: list[int], due: set[int], how: str) -> list[int]:
-    """An order of parameters that has come from another rank; RuntimeError unless it holds each of those due once."""
-    if sorted(order) != sorted(due):
-        raise RuntimeError(
-            f"The bucket order that {how} does not name each of the {len(due)} parameters once: "
-            f"{str(order)[:200]}. Usual cause: a message damaged on its way (by a process group or a network), or "
-            "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
-        )
-    return order
