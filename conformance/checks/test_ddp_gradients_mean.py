@@ -222,7 +222,7 @@ def test_a_shared_parameter_is_averaged_once_with_all_its_contributions(ranks):
 def look_up(ctx):
     told, plain = [], set()
     for options in EVERY_WAY:
-        model = ddp(ctx, models.Looking(), **options)
+        model = ddp(ctx, models.TwoTables(), **options)
         for _ in range(3):
             model.zero_grad(set_to_none=True)
             model(torch.tensor([ctx.rank, 5])).backward()

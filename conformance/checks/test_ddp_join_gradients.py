@@ -77,7 +77,7 @@ def test_joined_ranks_add_zeros_in_every_dtype(ranks, schedules):
 def train_sparse(ctx, several, by_all):
     told = []
     for schedule in several:
-        model, seen = ddp(ctx, models.Looking()), []
+        model, seen = ddp(ctx, models.TwoTables()), []
         with model.join(divide_by_initial_world_size=by_all):
             for iteration in range(schedule[ctx.rank]):
                 model.zero_grad(set_to_none=True)
