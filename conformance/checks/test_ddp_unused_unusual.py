@@ -1,5 +1,8 @@
 """Unused parameters in loops that are less simple: several forwards before a backward, tables that nobody looks up."""
 
+from concurrent.futures import ThreadPoolExecutor
+from operator import call
+
 import torch
 from torch import nn
 
@@ -18,6 +21,7 @@ FORWARDS = [
     (("abc", "b"), ("a", "a")),
     (("a", "a"), ("a", "c", "c")),
     (("c", "ab", "b"), ("c",)),
+    (("ab", "c"), ("bc", "a")),
 ]
 
 
@@ -26,21 +30,28 @@ def forwards_of(rank, iteration, alike):
     return FORWARDS[iteration][0 if alike else rank % 2]
 
 
-def total_loss(model, rank, iteration, alike, device=None):
+def total_loss(model, rank, iteration, alike, device=None, run=call):
     """The sum of the outputs of all forwards of one iteration, each on data of its own."""
     losses = []
     for turn, used in enumerate(forwards_of(rank, iteration, alike)):
         getattr(model, "module", model).use = used
-        losses.append(model(models.divisible(rank, 10 * iteration + turn).to(device)).sum())
+        data = models.divisible(rank, 10 * iteration + turn).to(device)
+        losses.append(run(lambda data=data: model(data).sum()))
     return torch.stack(losses).sum()
 
 
-def forward_several_times(ctx, alike, options):
+def on_a_new_thread(forward):
+    """What it returns. autograd numbers the nodes of each thread from zero, and goes to the highest numbers first."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(forward).result()
+
+
+def forward_several_times(ctx, alike, options, run):
     model = wrapped(ctx, models.Parts(), find_unused_parameters=True, bucket_cap_mb=TINY_MIB, **options)
     seen = []
     for iteration in range(len(FORWARDS)):
         model.zero_grad(set_to_none=True)
-        total_loss(model, ctx.rank, iteration, alike, ctx.device).backward()
+        total_loss(model, ctx.rank, iteration, alike, ctx.device, run).backward()
         seen.append(gradients(model))
     return seen
 
@@ -57,14 +68,15 @@ def averages_of_several_forwards(world, alike):
 
 
 @check("DDP-099", each=True, scenarios={
-    "the same forwards on all ranks": (True, {}),
-    "other forwards on other ranks": (False, {}),
-    "other forwards, views": (False, {"gradient_as_bucket_view": True}),
+    "the same forwards on all ranks": (True, {}, call),
+    "other forwards on other ranks": (False, {}, call),
+    "other forwards, views": (False, {"gradient_as_bucket_view": True}, call),
+    "other forwards, on other threads": (False, {}, on_a_new_thread),
 })  # fmt: skip
 def test_what_any_of_several_forwards_before_a_backward_uses_is_averaged(ranks, scenario):
-    alike, options = scenario
+    alike, options, run = scenario
     expected = averages_of_several_forwards(ranks.world, alike)
-    for rank, seen in enumerate(ranks(forward_several_times, alike, options)):
+    for rank, seen in enumerate(ranks(forward_several_times, alike, options, run)):
         for iteration, found in enumerate(seen):
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {FORWARDS[iteration]}"
 

@@ -386,3 +386,9 @@ def gradients_left_out_of_a_failed_backward_are_what_was_sent() -> None:
 def counts_of_use_tell_of_one_parameter_too_many() -> None:
     """Of a static graph, the counts of use end with that of the ranks that have learned it."""
     edit("self.use_counts = marks[: len(used)]", "self.use_counts = marks")
+
+
+@defect("DDP-099")
+def only_the_last_of_several_forwards_knows_what_the_others_use() -> None:
+    """A backward that reaches the first of several forwards first waits for nothing that only a later one uses."""
+    edit("former.unused = pending.unused", "pass", within="Forwards.admit")
