@@ -621,6 +621,28 @@ def test_a_delayed_parameter_that_is_frozen_keeps_what_it_has(ranks):
             assert found == right, f"rank {rank}, turn {turn}"
 
 
+def freeze_all_but_the_delayed(ctx):
+    """The delayed layers' gradients while all others are frozen, and once they are trained again."""
+    model, seen = line_of(1, 1, 1), []
+    model = delaying(ctx, model, ["1.weight", "2.weight"], "1.weight", find_unused_parameters=True)
+    first = model.module[0].weight
+    for turn, trained in enumerate((True, False, False, True)):
+        first.requires_grad_(trained)
+        model.zero_grad(set_to_none=True)
+        model(mine(ctx, turn + 1)).sum().backward()
+        mean = [mean_of_all(ctx.world, turn + 1)]
+        right = {"0.weight": mean if trained else None, "1.weight": mean, "2.weight": mean}
+        seen.append((settled(ctx, model, right, turn, patience_s=1.0), right))
+    return seen
+
+
+@check("DDP-122", worlds=MANY)
+def test_delayed_gradients_are_averages_while_all_others_are_frozen(ranks):
+    for rank, seen in enumerate(ranks(freeze_all_but_the_delayed)):
+        for turn, (found, right) in enumerate(seen):
+            assert found == right, f"rank {rank}, turn {turn}"
+
+
 # -- DDP-162: another group
 
 

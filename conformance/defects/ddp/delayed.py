@@ -170,3 +170,9 @@ def a_frozen_delayed_parameter_gets_a_gradient() -> None:
 def the_gradient_of_a_frozen_delayed_parameter_is_averaged() -> None:
     """A gradient that a frozen delayed parameter has from elsewhere is averaged with the others."""
     edit("if not each.requires_grad]", "if False]", within="DelayedReduction.reduce")
+
+
+@defect("DDP-122")
+def delayed_gradients_stay_local_while_all_others_are_frozen() -> None:
+    """A backward in which only delayed parameters are trained is taken for none that is reduced."""
+    edit("self.reducer.arrivals.beside = self._delayed_parameters", "pass")
