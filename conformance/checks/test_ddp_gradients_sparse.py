@@ -307,6 +307,67 @@ def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
         assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"
 
 
+# -- a backward that failed on one rank after all of it was sent
+
+
+class Rows(nn.Module):
+    """A layer and a sparse table, of which a forward uses so many rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = models.scalar(), nn.Embedding(6, 1, sparse=True)
+
+    def forward(self, x, count):
+        return self.layer(x) + x * self.table(torch.arange(count, device=x.device)).sum()
+
+
+FAILS = 2  # the iteration in which the last rank does
+
+
+def fail_behind_all_rows(ctx, counts):
+    """Gradients by iteration, with so many rows in each; None where the last rank's backward failed behind them all.
+
+    Fewer, if that rank is refused the next forward.
+    """
+    model, told, last = ddp(ctx, Rows().to(ctx.device)), [], ctx.world - 1
+    for iteration, count in enumerate(counts):
+        model.zero_grad()
+        entering = 1 * mine(ctx).requires_grad_()
+        outputs = []
+        refused = caught(lambda: outputs.append(model(entering, count)))  # noqa: B023
+        if iteration == FAILS + 1:
+            if ctx.rank == last:
+                ctx.store.set(f"refused {counts}", str(refused is not None))
+            if ctx.store.get(f"refused {counts}") == b"True":
+                return told
+        assert refused is None, refused
+        if iteration == FAILS and ctx.rank == last:
+            entering.register_hook(fail)  # in a backward it comes after all parameters
+            assert caught(outputs[0].sum().backward) is not None
+            told.append(None)
+            continue
+        outputs[0].sum().backward()
+        told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+    return told
+
+
+def fail_behind_all_rows_in_each_way(ctx, ways):
+    return [fail_behind_all_rows(ctx, counts) for counts in ways]
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_after_a_backward_that_failed_on_one_rank_behind_all_rows_they_are_averaged_as_before(ranks):
+    ways, mean = [(1, 1, 5, 5, 3), (5, 5, 1, 1, 3), (3, 3, 2, 3, 3)], mean_of_all(ranks.world)
+    expected = [[[[mean], [mean] * count + [0.0] * (6 - count)] for count in counts] for counts in ways]
+    for rank, told in enumerate(ranks(fail_behind_all_rows_in_each_way, ways)):
+        for counts, seen, right in zip(ways, told, expected, strict=True):
+            if rank == ranks.world - 1:
+                right[FAILS] = None
+            if len(seen) == FAILS + 1:
+                ranks.at_limit("after a backward that failed, the next forward is refused")
+            assert seen == right[: len(seen)], f"rank {rank}, {counts}"
+
+
 # -- DDP-057: a table, and another model behind it
 
 

@@ -41,7 +41,8 @@ class SparseCapacity:
     """How many rows of each tensor a rank sends at once. The same on every rank, because all have seen each round."""
 
     capacities: tuple[int, ...] = ()
-    #: sent, and not read yet; stays when this rank gives an iteration up, while the others learn from it
+    #: sent, and not read yet; stays when this rank gives an iteration up, and is then to be read before all else: the
+    #: others learn from it, and may wait for the rest of its rows
     unread: SparseRound | None = None
     #: made for these capacities, and free
     kept: _Message | None = None
@@ -82,10 +83,7 @@ class SparseRound:
         return len(self._parts) - 1
 
     def send(self, team: Team, label: str, watch: Watch | None = None) -> None:
-        """Start the first message."""
-        unread = self._capacity.unread
-        if unread is not None:  # the others have gone on and know the capacities that follow from it
-            unread.result(0, watch)
+        """Start the first message. Only where no round of this capacity is unread."""
         self._team, self._label = team, label
         capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
         fits = kept is not None and kept.fits(capacities, self._parts, team)

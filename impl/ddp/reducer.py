@@ -700,6 +700,7 @@ class Reducer:
         self._armed = self._failed_before = False
         self._entered_at = None
         self.iteration.futures.clear()
+        self.transport.catch_up()
 
     # -- for others
 

@@ -59,6 +59,12 @@ class Transport:
         self.iteration.team = team
         self._sparse_capacity = {}
 
+    def catch_up(self) -> None:
+        """Read the rows of a backward that has raised after they were sent: the other ranks do."""
+        for capacity in self._sparse_capacity.values():
+            if capacity.unread is not None:
+                capacity.unread.result(0, self.iteration.watch())
+
     def factor_before(self) -> float:
         """By how much to multiply a contribution while it is copied anyway, so that the sum need not be divided.
 

@@ -424,6 +424,26 @@ def sparse_halves_are_summed() -> None:
     edit("gradient = gradient / self.iteration.divisor()", "pass")
 
 
+@defect("DDP-057")
+def rows_of_a_backward_that_raised_stay_unread() -> None:
+    """A rank whose backward raised after its rows were sent does not learn from them as the others do."""
+    edit("self.transport.catch_up()", "pass", within="Reducer.abandon")
+
+
+@defect("DDP-057")
+def rows_of_a_backward_that_raised_are_read_with_the_next_ones() -> None:
+    """A rank whose backward raised after its rows were sent takes part in what is left of them too late."""
+    edit("self.transport.catch_up()", "pass", within="Reducer.abandon")
+    edit(
+        "self._team, self._label = team, label",
+        "unread = self._capacity.unread\n"
+        "    if unread is not None:\n"
+        "        unread.result(0, watch)\n"
+        "    self._team, self._label = team, label",
+        within="SparseRound.send",
+    )
+
+
 @defect("DDP-068")
 def settled_though_layers_arrive_twice() -> None:
     """A static graph whose layers arrive twice in a backward is watched as if each arrived once."""
