@@ -229,6 +229,27 @@ def left_out_alone(listed, world, early, first):
     return expected
 
 
+def note_sizes(ctx, how):
+    """After each iteration, the last of which leave a part out: the total size, and the elements that are noted."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    pair, rows = pair_of(ctx, how), []
+    for number in range(READY + 3):
+        pair.model.use = "ab" if number <= READY else "a"
+        iteration(pair, number)
+        info = private(pair.zero, "_overlap_info")
+        noted = sum(parameter.numel() for bucket in info.params_per_bucket for parameter in bucket)
+        rows.append((info.total_size, noted))
+    return rows
+
+
+@check("HOOK-015", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_the_total_size_is_that_of_the_buckets_that_are_left(ranks):
+    options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+    for name, way in HOOKS.items():
+        for rank, rows in enumerate(ranks(note_sizes, replace(way, shard=True, model=Two, ddp=options))):
+            assert all(total == noted for total, noted in rows), f"rank {rank}, {name}: {rows}"
+
+
 def zero_what_is_left_out(ctx, how):
     """All use both parts, then one of them; the other keeps gradients of zeros. The error, and parameters each time."""
     takes(ctx, "skip_all_reduce_unused_params")

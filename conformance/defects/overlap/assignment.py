@@ -177,3 +177,12 @@ def settings_of_a_failed_iteration_are_kept() -> None:
         "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
         within="begin",
     )
+
+
+@defect("HOOK-015")
+def total_size_stays_that_of_the_first_buckets() -> None:
+    """The total size does not follow where DDP leaves parameters out of its buckets later."""
+    edit(
+        "info.total_size = sum(bucket.spec.numel for bucket in buckets)",
+        "info.total_size = info.total_size or sum(bucket.spec.numel for bucket in buckets)",
+    )
