@@ -332,3 +332,101 @@ def test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_inputs(ranks):
     ]
     for rank, seen in enumerate(ranks(checkpoint_unevenly)):
         assert seen == means[: rank + 1], f"rank {rank}"
+
+
+# -- DDP-049: transforms of functions, and backwards that are compiled
+
+
+class Scaled(nn.Module):
+    """A layer whose output is scaled by a buffer, which is broadcast before each forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1, bias=False)
+        nn.init.ones_(self.layer.weight)
+        self.register_buffer("scale", torch.full((1,), 12.0))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+def rows_of(rank, iteration):
+    return torch.arange(6.0).view(3, 2) * (rank + 1) + iteration
+
+
+def map_over_rows(ctx):
+    """By options and iteration: gradients of a model that is mapped over the rows of its input."""
+    seen = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": TINY_MIB}):
+        model = wrapped(ctx, Scaled(), **options)
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            torch.func.vmap(model)(rows_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+def rows_alone(world, iteration):
+    model = Scaled()
+    for rank in range(world):
+        model(rows_of(rank, iteration)).sum().backward()
+    return {"layer.weight": [value / world for value in model.layer.weight.grad.flatten().tolist()]}
+
+
+@check("DDP-049", worlds=(1, 2, 4), beyond=False)
+def test_a_model_that_is_mapped_over_rows_is_averaged(ranks):
+    right = [rows_alone(ranks.world, iteration) for iteration in range(3)] * 3
+    for rank, seen in enumerate(ranks(map_over_rows)):
+        assert seen == right, f"rank {rank}"
+
+
+def slope_by_a_transform(model, x):
+    """The derivative by the input of the squared outputs, which depends on the weights."""
+    return torch.func.grad(lambda given: model(given).square().sum())(x)
+
+
+def train_slopes_by_a_transform(ctx):
+    model, seen = wrapped(ctx, Scaled()), []
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        slope_by_a_transform(model, rows_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", worlds=(1, 2, 4), beyond=False)
+def test_the_slope_of_a_model_with_buffers_by_a_transform_is_averaged(ranks):
+    right = []
+    for iteration in range(3):
+        model = Scaled()
+        for rank in range(ranks.world):
+            slope_by_a_transform(model, rows_of(rank, iteration)).sum().backward()
+        values = model.layer.weight.grad.flatten().tolist()
+        right.append({"layer.weight": [value / ranks.world for value in values]})
+    for rank, seen in enumerate(ranks(train_slopes_by_a_transform)):
+        assert seen == right, f"rank {rank}"
+
+
+def compile_the_backward(ctx):
+    """What an iteration raises whose backward is to be compiled, and its gradients; then those of an ordinary one on
+    another model."""
+    from torch._dynamo import compiled_autograd
+
+    model, other = wrapped(ctx, Scaled()), wrapped(ctx, Scaled())
+    x = rows_of(ctx.rank, 0).to(ctx.device)
+    with compiled_autograd._enable(lambda graph: graph):
+        error = caught(lambda: model(x).sum().backward())
+    ctx.meet("told")
+    other(x).sum().backward()
+    return error, gradients(model), gradients(other)
+
+
+@check("DDP-049", worlds=(1, 2), beyond=False, deadline_s=15)
+def test_a_backward_that_is_compiled_is_averaged_or_refused(ranks):
+    right = rows_alone(ranks.world, 0)
+    for rank, (error, found, other) in enumerate(ranks(compile_the_backward)):
+        if error is None:
+            assert found == right, f"rank {rank}: neither refused nor averaged"
+        else:
+            assert_refused([error], RuntimeError, "compiled")
+        assert other == right, f"rank {rank}: the next iteration"

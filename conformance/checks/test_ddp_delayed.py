@@ -211,6 +211,36 @@ def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_bac
         assert ranks(zero_before_backward, how, expected) == [expected] * ranks.world, how
 
 
+class Table(nn.Module):
+    """A sparse table before a scalar layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.table = models.scalar(), nn.Embedding(5, 1, sparse=True)
+        nn.init.ones_(self.table.weight)
+
+    def forward(self, rows):
+        return self.layer(self.table(rows))
+
+
+def zero_a_table_before_backward(ctx):
+    model, seen = delaying(ctx, Table(), ["table.weight"], "layer.weight"), []
+    for iteration in range(2):
+        loss = 12 * model(torch.tensor([ctx.rank, 4, 4], device=ctx.device)).sum()
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        seen.append({name: p.grad.to_dense().flatten().tolist() for name, p in model.module.named_parameters()})
+        ctx.meet(f"seen {iteration}")
+    return seen
+
+
+@check("DDP-122", worlds=MANY, beyond=False)
+def test_gradients_cleared_between_forward_and_backward_are_averages_of_sparse_ones_too(ranks):
+    table = [12.0 / ranks.world * (row < ranks.world) for row in range(4)] + [24.0]
+    expected = {"layer.weight": [36.0], "table.weight": table}
+    assert ranks(zero_a_table_before_backward) == [[expected] * 2] * ranks.world, "cleared to None"
+
+
 def evaluate_before_backward(ctx, expected):
     """Between forward and backward the model is asked without gradients, as for a target or a measure."""
     model = delaying(ctx, line_of(1.0, 1.0), ["1.weight"], "0.weight")

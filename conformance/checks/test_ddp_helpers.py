@@ -62,6 +62,9 @@ def train_by_parameter(ctx):
     model = by_parameter(ctx, models.Parts("ab"))
     model.module.use = "a"  # b has no gradient, which disturbs nobody
     x = models.divisible(ctx.rank, 0).to(ctx.device)
+    model.module(x).sum().backward()  # before any forward of the wrapper
+    past = gradients(model)
+    model.zero_grad(set_to_none=True)
     first = trained(model, x)
     with model.no_sync():
         local = trained(model, x)
@@ -71,7 +74,7 @@ def train_by_parameter(ctx):
     with model.no_sync():
         inside = model(x)
     (inside + model(x)).sum().backward()
-    return first, local, together, gradients(model), trained(model, x)
+    return past, first, local, together, gradients(model), trained(model, x)
 
 
 @check("DDP-167", worlds=WORLDS, beyond=False)
@@ -88,8 +91,8 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
 
     assert ranks(train_halves_by_parameter) == [{"weight": [40000.0]}] * ranks.world  # two of them overflow
     average = alone(range(ranks.world))
-    for rank, (first, local, together, at_once, last) in enumerate(ranks(train_by_parameter)):
-        assert first == last == average, f"rank {rank}"
+    for rank, (past, first, local, together, at_once, last) in enumerate(ranks(train_by_parameter)):
+        assert past == first == last == average, f"rank {rank}"
         assert local == alone([rank]), f"rank {rank}"
         doubled = {
             name: None if values is None else [2 * value for value in values] for name, values in average.items()
@@ -272,6 +275,22 @@ def test_a_hook_of_the_python_reducer_is_called_with_gradient_and_parameter(rank
         local = 12.0 * (rank + 1)
         assert calls == [("my state", True, True, local)], f"rank {rank}"
         assert found == {"a.weight": [-local], "b.weight": None}, f"rank {rank}"
+
+
+def begin_by_parameter_in_a_context(ctx):
+    """What switching to that mode raises in a join context, and the gradients of a backward there."""
+    model = wrapped(ctx, models.scalar())
+    switch = private(model, "_register_accum_grad_hook")
+    with model.join():
+        error = caught(switch)
+        return error, trained(model, mine(ctx))
+
+
+@check("DDP-167", worlds=(1, 2, 3))
+def test_a_switch_to_the_python_reducer_in_a_context_averages_or_is_refused(ranks):
+    for rank, (error, found) in enumerate(ranks(begin_by_parameter_in_a_context)):
+        assert error is None or error.is_a(RuntimeError), f"rank {rank}: {error}"
+        assert found == {"weight": [mean_of_all(ranks.world)]}, f"rank {rank}: {found}, {error or 'accepted'}"
 
 
 class Summed(nn.Module):

@@ -339,8 +339,22 @@ def no_hook(_state, bucket):
     return done(bucket.buffer())
 
 
+class Bare(torch.optim.Optimizer):
+    """A user's optimizer whose step takes nothing."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad)
+
+
 def misuse_fused(ctx):
-    """Twice, after a hook, before a hook, and a class that cannot step without being asked for a loss."""
+    """Twice, after a hook, before a hook, and what cannot step: a class that has to be asked for a loss, one that is no
+    optimizer, and an optimizer that is made already."""
     sgd = (torch.optim.SGD, 1.0)
     twice, after, before, closure = (wrapped(ctx, models.scalar()) for _ in range(4))
     private(twice, "_register_fused_optim")(*sgd)
@@ -353,18 +367,59 @@ def misuse_fused(ctx):
          caught(before.register_comm_hook, None, no_hook)],
         caught(closure._register_fused_optim, torch.optim.LBFGS),
         caught(closure._register_fused_optim, int),
+        caught(closure._register_fused_optim, torch.optim.SGD(closure.parameters(), lr=1.0)),
         parameters(twice)["weight"],
     )  # fmt: skip
 
 
 @check("DDP-133", worlds=(1, 2))
 def test_a_fused_optimizer_is_refused_twice_beside_a_hook_and_where_it_cannot_step(ranks):
-    for slot, closure, no_optimizer, weight in ranks(misuse_fused):
+    for slot, closure, no_optimizer, made, weight in ranks(misuse_fused):
         assert weight == [1.0 - mean_of_all(ranks.world)], "it is the first one that steps"
         assert_refused(slot, RuntimeError)
         for error, name in ((closure, "LBFGS"), (no_optimizer, "int")):
             assert error is not None, f"{name} was accepted"
             assert error.is_a(RuntimeError) or error.is_a(ValueError), error
+        assert made is not None, "an optimizer was taken for a class"
+
+
+def fuse_what_takes_nothing(ctx):
+    """What registering it raises, and the weight after a backward."""
+    model = wrapped(ctx, models.scalar())
+    error = caught(private(model, "_register_fused_optim"), Bare, lr=1.0)
+    model(mine(ctx)).sum().backward()
+    return error, parameters(model)["weight"]
+
+
+@check("DDP-133", worlds=(1, 2))
+def test_a_users_optimizer_whose_step_takes_nothing_is_fused_or_refused(ranks):
+    for error, weight in ranks(fuse_what_takes_nothing):
+        if error is None:
+            assert weight == [1.0 - mean_of_all(ranks.world)]
+        else:
+            assert error.is_a(RuntimeError) or error.is_a(ValueError), error
+            assert weight == [1.0], "what was refused has stepped"
+
+
+def fuse_with_delayed_ones(ctx):
+    """What fusing an optimizer over all parameters raises, of which some are delayed, and the weights in the end."""
+    takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+    line = nn.Sequential(models.scalar(), models.scalar())
+    delayed = [("1.weight", line[1].weight)]
+    model = wrapped(ctx, line, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=line[0].weight)
+    register = private(model, "_register_fused_optim")
+    error = caught(register, torch.optim.SGD, lr=1.0, optim_params=list(model.parameters()))
+    ctx.meet("told")
+    model(mine(ctx)).sum().backward()
+    return error, parameters(model)
+
+
+@check("DDP-133", worlds=(1, 2), beyond=False)
+def test_a_fused_optimizer_with_delayed_parameters_steps_all_or_is_refused(ranks):
+    for rank, (error, weights) in enumerate(ranks(fuse_with_delayed_ones)):
+        assert error is None or error.is_a(RuntimeError), f"rank {rank}: {error}"
+        weight = [1.0 if error is not None else 1.0 - mean_of_all(ranks.world)]
+        assert weights == {"0.weight": weight, "1.weight": weight}, f"rank {rank}, {error or 'accepted'}"
 
 
 def accumulate_fused(ctx):

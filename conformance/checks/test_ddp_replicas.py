@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import warnings
+from contextlib import nullcontext
 from datetime import timedelta
 
 import torch
@@ -262,6 +264,31 @@ def test_differing_dtypes_are_refused(ranks):
     for error in ranks(refused, double_beyond_0):
         assert is_refusal(error), f"passed validation: {error}"
         assert not says_time_out(error)
+
+
+def evaluate_with_another_layer(ctx):
+    """What is warned of where a layer is there while the model is evaluated, and where it stays for a training step."""
+    model, told = ddp(ctx, nn.Sequential(models.scalar())), []
+    for evaluated in (True, False):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            model.module.append(models.scalar())
+            with torch.no_grad() if evaluated else nullcontext():
+                output = model(12 * models.place(ctx.rank, 0)).sum()
+        if evaluated:
+            del model.module[1]
+        else:
+            output.backward()
+        told.append([str(each.message) for each in heard])
+    return told, whole(model.module[0].weight.grad).item()
+
+
+@check("DDP-033", worlds=(1, 2, 3), beyond=False)
+def test_a_layer_that_is_there_for_an_evaluation_alone_is_nothing_to_warn_of(ranks):
+    mean = 12 * sum(range(1, ranks.world + 1)) / ranks.world
+    for rank, ((evaluated, _), found) in enumerate(ranks(evaluate_with_another_layer)):
+        assert evaluated == [], f"rank {rank}: {evaluated}"
+        assert found == mean, f"rank {rank}"
 
 
 def add_a_layer_later(ctx, adding):

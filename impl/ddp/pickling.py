@@ -39,11 +39,7 @@ def parts_of(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], 
 
 def check_default_group(group: dist.ProcessGroup, fail: Fail) -> None:
     """RuntimeError unless the group is the default one (DDP-156)."""
-    try:
-        default = dist.group.WORLD
-    except (RuntimeError, ValueError):
-        default = None
-    if default is None or group is not default:
+    if group is not dist.group.WORLD:  # which is None where there is no default group
         fail(
             RuntimeError,
             "Pickling needs a model on the default process group: a group cannot be stored, and the restored "

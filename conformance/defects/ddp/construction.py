@@ -228,3 +228,9 @@ def only_buffers_are_looked_at_before_they_are_sent() -> None:
 def tensors_of_other_classes_are_packed_without_a_look() -> None:
     """A distributed tensor is met by the source alone; its peers wait for it."""
     edit("type(tensor) not in (torch.Tensor, nn.Parameter)", "False")
+
+
+@defect("DDP-033")
+def layers_are_warned_of_while_the_model_is_evaluated() -> None:
+    """A layer that is there for an evaluation alone is warned of."""
+    edit("if added and torch.is_grad_enabled():", "if added:")

@@ -176,3 +176,7 @@ def the_gradient_of_a_frozen_delayed_parameter_is_averaged() -> None:
 def delayed_gradients_stay_local_while_all_others_are_frozen() -> None:
     """A backward in which only delayed parameters are trained is taken for none that is reduced."""
     edit("self.reducer.arrivals.beside = self._delayed_parameters", "pass")
+@defect("DDP-122")
+def sparse_gradients_are_not_gathered() -> None:
+    """A delayed gradient that has become sparse since the forward stays where it is, and is not averaged."""
+    edit("all(not each.is_sparse and each.data_ptr()", "all(each.is_sparse or each.data_ptr()")

@@ -700,3 +700,9 @@ def gradients_in_one_memory_stay_there() -> None:
 def a_gradient_inside_another_is_not_seen() -> None:
     """Only gradients that begin in one place are parted; one that lies in another's middle gets its average."""
     edit("extent(gradient) * gradient.element_size()", "1")
+
+
+@defect("DDP-049")
+def compiled_backwards_are_let_through() -> None:
+    """Nobody looks whether the backward is to be compiled."""
+    edit('"torch._dynamo" in sys.modules and kernels.backwards_are_compiled()', "pending is None")

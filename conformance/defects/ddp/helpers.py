@@ -151,3 +151,22 @@ def no_former_parameters_count_as_none_known() -> None:
 def per_parameter_beside_delayed_ones() -> None:
     """Where gradients are averaged one by one, delayed parameters are taken, and stay local."""
     edit("if others:", "if False:", within="PerParameterReduction._refuse")
+
+
+@defect("DDP-167")
+def by_parameter_what_no_forward_announced_stays_local() -> None:
+    """In the Python-reducer mode a backward that no forward of the wrapper came before is not averaged."""
+    edit("return self._iteration.wants_reductions if forward is None else forward", "return bool(forward)")
+
+
+@defect("DDP-167")
+def by_parameter_in_a_context_is_half_done() -> None:
+    """In a join context the switch to the Python-reducer mode is refused only when buckets are no longer reduced."""
+    edit(
+        "    self._per_parameter.install(self.reducer.parameters, self._after_buckets())\n"
+        "    self.reducer.if_thawed = self._per_parameter.watch_thawed\n"
+        "    self.reducer.remove_hooks()\n",
+        "    self.reducer.remove_hooks()\n"
+        "    self._per_parameter.install(self.reducer.parameters, self._after_buckets())\n"
+        "    self.reducer.if_thawed = self._per_parameter.watch_thawed\n",
+    )

@@ -96,3 +96,15 @@ def attached_optimizers_take_the_place_of_a_fused_one() -> None:
 def attached_optimizers_counted_by_parameter() -> None:
     """A second optimizer that a parameter is given amid training goes unnoticed, and steps with the local gradient."""
     edit("sum(len(each) for each in handles.values())", "len(handles)")
+
+
+@defect("DDP-133")
+def step_without_arguments_is_asked_for_its_closure() -> None:
+    """A fused optimizer whose step takes nothing is looked at as if it took a closure."""
+    edit("return closure is not None and closure.default is inspect.", "return closure.default is inspect.")
+
+
+@defect("DDP-133")
+def delayed_parameters_are_fused() -> None:
+    """A fused optimizer may be given delayed parameters, and steps them before their gradients are averaged."""
+    edit("if any(parameter in late for group in", "if late is None or any(parameter is None for group in")
