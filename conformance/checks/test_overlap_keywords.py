@@ -92,6 +92,59 @@ def test_gradients_that_are_clipped_together_are_stepped_as_by_one_process(ranks
                         assert found[1][name] == pytest.approx(values, rel=close, abs=close), (rank, number, name, how)
 
 
+class Looking(nn.Module):
+    """A table before a dense layer."""
+
+    def __init__(self, sparse):
+        super().__init__()
+        self.table, self.layer = nn.Embedding(6, 4, sparse=sparse), nn.Linear(4, 4)
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 1.0)
+
+    def forward(self, rows):
+        return self.layer(self.table(rows)).sum()
+
+
+def clip_tables(ctx):
+    """By iteration: the parameters and the norm that is told, where a table's gradients are sparse; then where the
+    optimizer has the dense layer alone."""
+    told, group = [], overlapping.group_of(ctx)
+    for layer in (None, "layer"):
+        model = ddp(ctx, Looking(sparse=True).to(ctx.device), process_group=group, bucket_cap_mb=1e-6)
+        zero = overlapping.optimizer_of(ctx, chosen(model.module, layer), "sgd", group)
+        model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, max_norm=MAX_NORM))
+        for number in range(3):
+            model.zero_grad()
+            model(models.rows(ctx.rank, number).to(ctx.device)).backward()
+            told.append((numbers(model.module.named_parameters()), zero.overlap.info.total_norm.item()))
+    return told
+
+
+def tables_alone(world, layer):
+    """The same in one process, where gradients are dense."""
+    alone, told = Looking(sparse=False), []
+    kind, settings = overlapping.OPTIMIZERS["sgd"]
+    optimizer = kind(chosen(alone, layer), **settings)
+    for number in range(3):
+        alone.zero_grad()
+        for rank in range(world):
+            (alone(models.rows(rank, number)) / world).backward()
+        norm = nn.utils.clip_grad_norm_(chosen(alone, layer), MAX_NORM).item()
+        optimizer.step()
+        told.append((numbers(alone.named_parameters()), norm))
+    return told
+
+
+@check("HOOK-018", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_sparse_gradients_are_clipped_with_the_others(ranks):
+    right = [*tables_alone(ranks.world, None), *tables_alone(ranks.world, "layer")]
+    for rank, told in enumerate(ranks(clip_tables)):
+        for number, ((found, norm), (expected, its_norm)) in enumerate(zip(told, right, strict=True)):
+            assert norm == pytest.approx(its_norm, rel=1e-5), f"rank {rank}, iteration {number}"
+            for name, values in expected.items():
+                assert found[name] == pytest.approx(values, rel=1e-5), f"rank {rank}, iteration {number}, {name}"
+
+
 class UsedOnce(nn.Module):
     """Two layers, of which the second is used when asked; no gradient depends on a weight."""
 
@@ -105,7 +158,8 @@ class UsedOnce(nn.Module):
         return self.always(x) + self.once(x) if both else self.always(x)
 
 
-KEPT = tuple(itertools.product((False, True), (None, "always", "once")))  # bucket views, the optimizer's layer
+#: bucket views, the optimizer's layer, and the size of buckets with the iteration in which the second layer is used
+KEPT = tuple(itertools.product((False, True), (None, "always", "once"), ((ONE_BUCKET_MIB, 0), (1e-6, 2))))
 
 
 def chosen(model, layer):
@@ -123,28 +177,28 @@ def clear_what_is_used(model):
 def clip_what_is_kept(ctx):
     """What all parameters and gradients are; the optimizer has the whole model, or one layer of it."""
     told = []
-    for views, layer in KEPT:
+    for views, layer, (cap_mib, used) in KEPT:
         group = overlapping.group_of(ctx)
-        options = {"find_unused_parameters": True, "gradient_as_bucket_view": views}
+        options = {"find_unused_parameters": True, "gradient_as_bucket_view": views, "bucket_cap_mb": cap_mib}
         model = ddp(ctx, UsedOnce().to(ctx.device), process_group=group, **options)
         zero = overlapping.optimizer_of(ctx, chosen(model.module, layer), "momentum", group)
         model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, max_norm=MAX_NORM))
         for number in range(3):
             clear_what_is_used(model.module)
-            model(overlapping.batch(ctx.rank, number), number == 0).sum().backward()
+            model(overlapping.batch(ctx.rank, number), number == used).sum().backward()
             held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
             told.append((numbers(model.module.named_parameters()), held))
     return told
 
 
-def kept_alone(world, layer):
+def kept_alone(world, layer, used):
     alone = UsedOnce()
     kind, settings = overlapping.OPTIMIZERS["momentum"]
     optimizer = kind(chosen(alone, layer), **settings)
     for number in range(3):
         clear_what_is_used(alone)
         for rank in range(world):
-            (alone(overlapping.batch(rank, number), number == 0).sum() / world).backward()
+            (alone(overlapping.batch(rank, number), number == used).sum() / world).backward()
         nn.utils.clip_grad_norm_(chosen(alone, layer), MAX_NORM)
         optimizer.step()
         held = numbers((name, parameter.grad) for name, parameter in alone.named_parameters())
@@ -153,12 +207,13 @@ def kept_alone(world, layer):
 
 @check("HOOK-018", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False)
 def test_a_gradient_that_nobody_renewed_is_clipped_with_the_others(ranks):
-    expected = [right for _, layer in KEPT for right in kept_alone(ranks.world, layer)]
+    expected = [right for _, layer, (_, used) in KEPT for right in kept_alone(ranks.world, layer, used)]
     for rank, told in enumerate(ranks(clip_what_is_kept)):
         for number, (found, right) in enumerate(zip(told, expected, strict=True)):
             for place, kind in enumerate(("weight", "gradient")):
                 for name, values in right[place].items():
-                    assert found[place][name] == pytest.approx(values, rel=1e-5), (rank, number, kind, name)
+                    right_one = None if values is None else pytest.approx(values, rel=1e-5)
+                    assert found[place][name] == right_one, (rank, number, kind, name)
 
 
 # -- HOOK-018: reductions to owners, of other kinds

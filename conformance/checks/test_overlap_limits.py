@@ -309,23 +309,28 @@ def no_future(_state, bucket):
     return bucket.buffer()
 
 
-def answer_wrongly(ctx, hook):
+def answer_wrongly(ctx, hook, keywords):
     """By schedule the error of the first iteration, and whether a parameter has moved."""
     told, group = [], overlapping.group_of(ctx)
     for way in HOOKS.values():
-        pair = pair_of(ctx, replace(way, hook=hook), group)
+        if keywords and way.interleaved:
+            continue
+        pair = pair_of(ctx, replace(way, hook=hook, keywords=keywords), group)
         before = parameters(pair.model)
         told.append((caught(iteration, pair, 0), parameters(pair.model) != before))
     return told
 
 
-ANSWERS = {"too long": larger, "a list": several, "no future": no_future}
+ANSWERS = {
+    "too long": (larger, {}), "a list": (several, {}), "no future": (no_future, {}),
+    "a list, to be clipped": (several, {"max_norm": 1.0}),
+}  # fmt: skip
 
 
 @check("COMM-014", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False, scenarios=ANSWERS, each=True)
 def test_in_an_overlapped_step_an_answer_unlike_the_bucket_is_an_error_before_anything_is_stepped(ranks, scenario):
-    for told in ranks(answer_wrongly, scenario):
-        assert_refused([error for error, _ in told], RuntimeError)
+    for told in ranks(answer_wrongly, *scenario):
+        assert_refused([error for error, _ in told], RuntimeError, *(["bucket"] if scenario[1] else []))
         assert [moved for _, moved in told] == [False] * len(told)
 
 

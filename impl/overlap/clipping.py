@@ -59,6 +59,8 @@ class Clipping:
         for flight in flights:
             for place in flight.part.own:
                 gradient = flight.gradients.get(place)
+                if gradient is not None and gradient.is_sparse:
+                    gradient = gradient.coalesce().values()
                 if gradient is not None and gradient.numel():  # an empty one has no greatest element
                     norms[flight.part.members[place]] = torch.linalg.vector_norm(gradient, self.norm_type)
         return norms
@@ -71,5 +73,5 @@ def _of_the_optimizer(flight: InFlight) -> list[torch.Tensor]:
     if min(members) >= 0:
         return [flat, *flight.kept.values()]
     own = [place for place, index in enumerate(members) if index >= 0]
-    views = flight.part.views_of(flat) if own else []
+    views = flight.part.views_of(flat)
     return [views[place] for place in own] + [flight.kept[place] for place in own if place in flight.kept]
