@@ -83,7 +83,10 @@ class SparseRound:
         return len(self._parts) - 1
 
     def send(self, team: Team, label: str, watch: Watch | None = None) -> None:
-        """Start the first message. Only where no round of this capacity is unread."""
+        """Start the first message."""
+        unread = self._capacity.unread
+        if unread is not None:  # of a backward that was refused: the others know the capacities that follow from it
+            unread.result(0, watch)
         self._team, self._label = team, label
         capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
         fits = kept is not None and kept.fits(capacities, self._parts, team)
