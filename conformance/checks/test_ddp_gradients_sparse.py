@@ -254,26 +254,67 @@ def test_a_table_of_which_single_elements_are_gathered_is_averaged_element_by_el
     assert ranks(gather_elements) == [told] * ranks.world
 
 
-# -- a backward that failed before the rows were sent
+# -- many rows
+
+
+class Large(nn.Module):
+    """A sparse table of many rows and columns; the gradient of a row is twelve for each time that it is looked up."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(6000, 64, sparse=True)
+
+    def forward(self, rows):
+        return 12 * self.table(rows)
+
+
+def many_rows(rank):
+    """Of the first hundreds each rank looks up a part twice."""
+    return torch.cat([torch.arange(5000), torch.arange(100 * (1 + rank))])
+
+
+def look_up_many(ctx):
+    model, told = ddp(ctx, Large().to(ctx.device)), []
+    for _ in range(3):
+        model.zero_grad(set_to_none=True)
+        model(many_rows(ctx.rank).to(ctx.device)).sum().backward()
+        found = whole(model.module.table.weight.grad).to_dense()
+        told.append((found[:, 0].tolist(), bool((found == found[:, :1]).all())))
+    return told
+
+
+@check("DDP-057", worlds=(2, 3), beyond=False)
+def test_tables_of_which_very_much_is_looked_up_are_averaged_row_by_row(ranks):
+    times = sum(torch.bincount(many_rows(rank), minlength=6000) for rank in range(ranks.world))
+    expected = [((12 * times / ranks.world).tolist(), True)] * 3
+    for rank, told in enumerate(ranks(look_up_many)):
+        assert told == expected, f"rank {rank}"
+
+
+# -- a backward that failed beside the rows
 
 
 class Behind(nn.Module):
     """A sparse table whose gradient comes before that of a layer, where backward fails if it is to."""
 
-    fails = False
+    fails = ""  # where: amid the model, or behind it
 
     def __init__(self):
         super().__init__()
         self.layer, self.table = models.scalar(), nn.Embedding(4, 1, sparse=True)
 
     def forward(self, x):
+        if self.fails == "behind":
+            x = x.clone().requires_grad_()
+            x.register_hook(fail)
+            x = x * 1
         output = self.layer(x)
-        if self.fails:
+        if self.fails == "amid":
             output.register_hook(fail)
         return output + x * self.table(torch.ones(1, dtype=torch.long, device=x.device))
 
 
-def fail_amid_rows(ctx):
+def fail_beside_rows(ctx, where):
     """Gradients of a layer and of a table's one row, until the program is refused what comes after an error.
 
     And what the last backward of all has sent beside the last before the error.
@@ -282,7 +323,7 @@ def fail_amid_rows(ctx):
 
     def train():
         for iteration in range(5):
-            model.module.fails = iteration == 2
+            model.module.fails = where if iteration == 2 else ""
             model.zero_grad()
             loss = model(mine(ctx)).sum()
             if iteration == 2:
@@ -298,8 +339,17 @@ def fail_amid_rows(ctx):
 
 @check("DDP-057", worlds=MANY, beyond=False)
 def test_rows_of_a_backward_that_failed_are_never_sent(ranks):
+    goes_on_behind_rows(ranks, "amid")
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_rows_that_were_sent_before_a_backward_failed_are_nobodys(ranks):
+    goes_on_behind_rows(ranks, "behind")
+
+
+def goes_on_behind_rows(ranks, where):
     mean = mean_of_all(ranks.world)
-    for rank, (error, told, (last, before)) in enumerate(ranks(fail_amid_rows, trace=True)):
+    for rank, (error, told, (last, before)) in enumerate(ranks(fail_beside_rows, where, trace=True)):
         assert last == before, f"rank {rank}"
         if error is not None:
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"

@@ -11,7 +11,7 @@ from conformance.fixtures.joinables import recorder
 from conformance.fixtures.observing import wrapped
 from conformance.fixtures.training import private
 from conformance.ranks import caught
-from conformance.subjects import Unsupported
+from conformance.subjects import STRICT, Unsupported
 
 COUNT = 3
 OF_PYTHON = "process groups written in Python"  # what a subject that works through torch.distributed may lack
@@ -81,9 +81,9 @@ GROUPS = {"with works of its own": True, "with works made of futures": False}
 
 @check("DDP-049", worlds=WORLDS, each=True, scenarios=GROUPS, beyond=False)
 def test_the_result_of_a_groups_own_work_is_taken_from_its_future(ranks, scenario):
-    for options in ({}, {"gradient_as_bucket_view": True}):
-        for rank, seen in enumerate(ranks(train_over, options, scenario)):
-            assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}, {options}"
+    for options, env in (({}, {}), ({"gradient_as_bucket_view": True}, {}), ({}, {STRICT: "1"})):
+        for rank, seen in enumerate(ranks(train_over, options, scenario, env=env)):
+            assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}, {options}, {env}"
 
 
 class Turning(torch.nn.Module):

@@ -93,6 +93,32 @@ def test_a_rank_that_is_killed_is_named_though_another_has_long_ended_in_good_or
     assert "rank 1" in error.text, error
 
 
+def fail_on_another_group(ctx):
+    """Rank 2 is killed, which rank 1 learns on a group with it; then that one ends, too, on which rank 0 waits."""
+    groups = [dist.new_group([first, first + 1]) for first in range(2)]
+    mine = [ddp(ctx, models.scalar(), process_group=groups[place]) for place in range(2) if 0 <= ctx.rank - place < 2]
+    for model in mine:
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    ctx.meet("all are trained")
+    if ctx.rank == 2:
+        killed()
+    if ctx.rank == 1:
+        assert caught(lambda: model(models.divisible_scalar(1, 1)).sum().backward()) is not None
+        killed()
+    return caught(lambda: model(models.divisible_scalar(0, 1)).sum().backward())
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_ends_because_of_a_rank_that_others_do_not_have_is_named_to_them(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(fail_on_another_group, stall_s=DEADLINE_S)
+    first = run.outcomes[0]
+    assert isinstance(first, Finished), run.summary()
+    assert first.value is not None, "rank 0 noticed nothing"
+    assert first.value.is_a(lost), first.value
+    assert "rank 1" in first.value.text, first.value
+
+
 # -- JOIN-057: what is no failure
 
 

@@ -6,6 +6,7 @@ Cells of the fault matrix (`make faults`), and a program whose ranks do not star
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from conformance.api.checking import check
@@ -13,7 +14,7 @@ from conformance.faults.cells import Cell
 from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradients
+from conformance.fixtures.training import ddp, gradient, gradients
 from conformance.ranks import caught
 from conformance.subjects import STRICT
 
@@ -87,6 +88,32 @@ def train_a_classifier(ctx):
 def test_in_strict_mode_sums_that_cancel_are_no_damage(ranks):
     has_a_strict_mode(ranks.subject)
     assert ranks(train_a_classifier, env=STRICTLY) == ranks(train_a_classifier)
+
+
+LARGE = 1.5 * 2.0**127  # as a float32
+
+
+def train_beyond_numbers(ctx):
+    """Over a group of this rank alone, and over all, where a gradient is infinite once, and once so large that their
+    sum is. (Two ranks would halve it before they add it up.)"""
+    told, alone = [], [dist.new_group([rank]) for rank in range(ctx.world)][ctx.rank]
+    for group in (alone, ctx.group):
+        model = ddp(ctx, models.scalar(), process_group=group)
+        for x in (12.0, LARGE, float("inf"), 12.0):
+            model.zero_grad()
+            model(torch.tensor([[x + ctx.rank]], device=ctx.device)).sum().backward()
+            told.append(gradient(model.module.weight))
+    return told
+
+
+@check("DDP-049", worlds=(3,), backends=("gloo",), beyond=False)
+def test_in_strict_mode_infinite_sums_and_groups_of_one_rank_are_no_damage(ranks):
+    has_a_strict_mode(ranks.subject)
+    infinite = float("inf")
+    for rank, told in enumerate(ranks(train_beyond_numbers, env=STRICTLY)):
+        assert told[:4] == [12.0 + rank, LARGE, infinite, 12.0 + rank], f"rank {rank}"
+        assert told[5] in (LARGE, infinite), f"rank {rank}: {told[5]}"  # by what is divided first
+        assert [told[4], *told[6:]] == [13.0, infinite, 13.0], f"rank {rank}"
 
 
 def has_a_strict_mode(subject):

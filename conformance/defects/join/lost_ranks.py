@@ -217,3 +217,15 @@ def copies_are_taken_for_those_of_other_parameters() -> None:
 def a_refusal_holds_for_the_next_model() -> None:
     """The plan by which one model was refused is that of the next one, too."""
     edit("            record.regroups += 1  # another model may go on nevertheless\n", "")
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_has_failed_for_another_is_never_missed() -> None:
+    """A rank that ends because of one of another group is not named, though nobody else is missing."""
+    edit("or [each for rank, each in self._known.items() if rank in ranks]", "")
+
+
+@defect("DDP-049")
+def infinite_sums_are_damage() -> None:
+    """In strict mode what has overflowed does not add up."""
+    edit("if not all(map(math.isfinite, (given, magnitude, got))):", "if False:")
