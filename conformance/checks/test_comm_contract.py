@@ -247,6 +247,31 @@ def test_an_error_of_the_hook_comes_out_of_backward_as_it_is(ranks, scenario):
             assert "only here" in error.text
 
 
+def fail_in_a_future(ctx, later):
+    """The last iteration fails in the future of its second bucket: at once, or while backward waits for it."""
+    failing = False
+
+    def hook(_state, bucket):
+        if not failing or bucket.index() != 1:
+            return done(bucket.buffer())
+        future = torch.futures.Future()
+        threading.Timer(0.1 if later else 0.0, future.set_exception, [OwnError("only here")]).start()
+        return future
+
+    model = hooked(ctx, None, hook)
+    steps(ctx, model)
+    failing = True
+    return caught(lambda: model(models.divisible(ctx.rank, 0)).sum().backward())
+
+
+@check("COMM-015", worlds=(1, 2))
+def test_an_error_of_the_hooks_future_comes_out_of_backward(ranks):
+    for later in (False, True):
+        for error in ranks(fail_in_a_future, later):
+            assert error is not None, "backward swallowed it"
+            assert "only here" in error.text, str(error)
+
+
 # -- COMM-016: the bucket
 
 

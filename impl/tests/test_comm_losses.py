@@ -281,6 +281,23 @@ def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_
     beats._close()
 
 
+def test_a_guard_that_fails_says_that_its_rank_is_looked_after_no_longer(monkeypatch):
+    monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=None))
+    store = dist.HashStore()
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
+    beats._run(lambda: json.loads("{"))
+    (end, text) = (each := json.loads(store.get("heartbeats/0"))["loss"])["end"], each["text"]
+    assert end == "left"
+    assert "looks after its peers no longer (JSONDecodeError" in text
+    beats._run(lambda: json.loads("{"))  # it has left: nothing is said twice
+
+
+def test_the_causes_of_an_error_that_leads_back_to_itself_are_all_of_them():
+    first, second = RuntimeError("first"), KeyError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert losses.chain_of(first) == [first, second]
+
+
 def test_a_stranger_whose_line_nobody_can_read_ends_nothing(monkeypatch):
     beats = beating(store := Slow(), 5.0, monkeypatch)
     store.may.set()

@@ -320,3 +320,10 @@ def dense_answers_for_a_dense_gradient_are_dropped() -> None:
 def ranks_that_ran_out_are_named_by_their_place_in_the_group() -> None:
     """A hook with a group of its own takes the ranks that ran out by their places in the group of the model."""
     edit("self.team.global_rank(GroupRank(rank)) for rank in self", "rank for rank in self", within="uncounted_ranks")
+@defect("COMM-015")
+def failed_futures_of_hooks_have_no_value() -> None:
+    """What a hook's future has failed with is dropped."""
+    edit(
+        "        if not of_a_collective(error):  # of the user's own hook\n            raise",
+        "        if not of_a_collective(error):\n            return None",
+    )
