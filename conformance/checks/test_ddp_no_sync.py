@@ -4,12 +4,13 @@ import itertools
 from contextlib import nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients, numbers, scalar_means
+from conformance.fixtures.training import EVERY_WAY, ddp, gradient, gradients, numbers, private, scalar_means
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -67,6 +68,38 @@ def test_inside_nothing_at_all_is_sent_for_a_model_without_buffers(ranks):
         for options, (_, sent) in zip(WAYS, told, strict=True):
             assert sent[:2] == [0, 0], options
             assert min(sent[2:]) > 0, "the collective trace recorded nothing of a synchronised pass"
+
+
+def first_rank_s(_state, buffers):
+    for buffer in buffers.values():
+        dist.broadcast(buffer, 0)
+
+
+def accumulate_unequally(ctx, hooked):
+    """Rank r accumulates over r modulo 3 batches before each synchronised one; gradients, and the counter at the first
+    forward of each iteration."""
+    model, seen, firsts = ddp(ctx, models.Counting(1.0 + 10.0 * ctx.rank)), [], []
+    if hooked:
+        private(model, "_register_buffer_comm_hook")(None, first_rank_s)  # after the forward
+    x = 12 * models.place(ctx.rank, 0)
+    for _ in range(4):
+        model.zero_grad()
+        firsts.append(len(model.module.seen))
+        with model.no_sync():
+            for _ in range(ctx.rank % 3):
+                model(x).sum().backward()
+        model(x).sum().backward()
+        seen.append(gradient(model.module.a.weight))
+    return seen, [model.module.seen[place] for place in firsts]
+
+
+@check("DDP-073", "DDP-078", worlds=MANY, beyond=False, scenarios={"broadcast": False, "hook": True})
+def test_ranks_may_accumulate_over_unequally_many_batches_beside_buffers(ranks, scenario):
+    mean = sum(12 * (rank + 1) * (rank % 3 + 1) for rank in range(ranks.world)) / ranks.world
+    for rank, (seen, firsts) in enumerate(ranks(accumulate_unequally, scenario)):
+        assert seen == [mean] * 4, f"rank {rank}"
+        if not scenario:
+            assert firsts == [0, 1, 2, 3], f"rank {rank} did not begin each iteration with rank 0's counter"
 
 
 def cross_the_border(ctx):

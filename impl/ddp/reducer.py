@@ -200,9 +200,16 @@ class Reducer:
         self.queue.lay_out(plan)
         self.readiness.buckets_are_new()
 
-    def replan_due(self) -> bool:
-        """Whether this forward begins with an agreement on the order of buckets."""
-        return self.facts.rebuild_due and self.iteration.wants_reductions and torch.is_grad_enabled()
+    def replan_due(self, sends_buffers: Callable[[], bool]) -> bool:
+        """Whether this forward begins with an agreement on the order of buckets.
+
+        Not under ``no_sync``, unless it ``sends_buffers``: where ranks accumulate over unequally many batches, that is
+        the first forward of some and the synchronised one of others.
+        """
+        if not self.facts.rebuild_due or not torch.is_grad_enabled():
+            return False
+        iteration = self.iteration
+        return iteration.wants_reductions or (iteration.session is None and sends_buffers())
 
     def replan(self) -> None:
         """Agree on the order that the source of this iteration proposes, and lay the buckets out anew."""
@@ -228,7 +235,7 @@ class Reducer:
             self.readiness.begin_noting()
 
     def _rebuild_buckets(self) -> bool:
-        """Nothing to do, and False: where buckets are due to be rebuilt, the next synchronised forward does it."""
+        """Nothing to do, and False: where buckets are due to be rebuilt, one of the next forwards does it."""
         return False
 
     def keep_gradients_apart(self) -> None:

@@ -57,7 +57,7 @@ def calls_forward_past_the_hooks() -> None:
 def evaluation_takes_part() -> None:
     """A gradient-free forward goes through the same preparations as a training one."""
     edit("sync = recorded and iteration", "sync = iteration")
-    edit("self.iteration.wants_reductions and torch.is_grad_enabled()", "self.iteration.wants_reductions")
+    edit("if not self.facts.rebuild_due or not torch.is_grad_enabled():", "if not self.facts.rebuild_due:")
 
 
 @defect("DDP-036")
@@ -118,8 +118,8 @@ def outputs_that_hold_themselves_are_followed_for_ever() -> None:
 def training_mode_takes_part() -> None:
     """A forward without gradients takes part like others where the model is in training mode."""
     edit(
-        "self.iteration.wants_reductions and torch.is_grad_enabled()",
-        "self.iteration.wants_reductions and (torch.is_grad_enabled() or self.iteration.training)",
+        "if not self.facts.rebuild_due or not torch.is_grad_enabled():",
+        "if not self.facts.rebuild_due or not (torch.is_grad_enabled() or self.iteration.training):",
     )
 
 

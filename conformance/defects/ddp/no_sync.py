@@ -69,13 +69,19 @@ def use_before_the_last_backward_forgotten() -> None:
 @defect("DDP-047")
 def an_evaluation_rebuilds_the_buckets() -> None:
     """The first forward after the order of arrival is known agrees on the buckets, also one without gradients."""
-    edit("self.iteration.wants_reductions and torch.is_grad_enabled()", "self.iteration.wants_reductions")
+    edit("if not self.facts.rebuild_due or not torch.is_grad_enabled():", "if not self.facts.rebuild_due:")
 
 
 @defect("DDP-072")
 def no_sync_rebuilds_the_buckets() -> None:
     """The first forward after the order of arrival is known agrees on the buckets, also one under no_sync."""
-    edit("self.facts.rebuild_due and self.iteration.wants_reductions and", "self.facts.rebuild_due and")
+    edit("return iteration.wants_reductions or (iteration.session is None and sends_buffers())", "return True")
+
+
+@defect("DDP-073")
+def the_rebuild_waits_while_buffers_are_sent() -> None:
+    """Buckets are rebuilt by synchronised forwards alone, which some ranks begin with buffers, and others do not."""
+    edit("(iteration.session is None and sends_buffers())", "False")
 
 
 @defect("DDP-074")
