@@ -166,6 +166,34 @@ def test_a_penalty_before_the_loss_is_averaged_with_it_where_ranks_use_different
         assert seen == expected * 2, f"rank {rank}"
 
 
+def penalise_all_of_two_models(ctx):
+    """A penalty on all weights before the loss of two models, of whose first rank 0 uses only ``a``."""
+    first, second = (
+        ddp(ctx, models.Branches().to(ctx.device), find_unused_parameters=True, bucket_cap_mb=TINY_MIB)
+        for _ in range(2)
+    )
+    seen = []
+    for iteration in range(3):
+        first.zero_grad(set_to_none=True), second.zero_grad(set_to_none=True)
+        x = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+        loss = (first(x, with_b=ctx.rank > 0) + second(x, with_b=True)).sum()
+        sum(12 * (weight**2).sum() for weight in [*first.parameters(), *second.parameters()]).backward()
+        loss.backward()
+        seen.append((gradients(first), gradients(second)))
+    return seen
+
+
+@check("DDP-099", worlds=MANY, beyond=False, deadline_s=5)
+def test_a_penalty_before_the_loss_is_averaged_with_it_where_two_models_train_in_one_backward(ranks):
+    expected = []
+    for iteration in range(3):
+        data = [models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)]
+        of_all, of_some = ([sum(used) / ranks.world + 24.0] for used in (data, data[1:]))
+        expected.append(({"a.weight": of_all, "b.weight": of_some}, {"a.weight": of_all, "b.weight": of_all}))
+    for rank, seen in enumerate(ranks(penalise_all_of_two_models)):
+        assert seen == expected, f"rank {rank}"
+
+
 def penalise_later(ctx):
     """A penalty after the backward, one on the gradient of the inputs alone, and ordinary iterations in between."""
     seen = []

@@ -557,6 +557,7 @@ class Reducer:
             if not tells or (missing and not (self.facts.searched or self.usage.learning)):
                 self._complaint = describe_unnoticed(self.specs, missing, self.team.rank)
                 return
+            found = pending.unused
             if everything:
                 pending.unused = None  # whatever a search of the outputs has not found
             self._open(pending)
@@ -566,6 +567,7 @@ class Reducer:
             for index in came:
                 self.arrived(index)
             self._complete()
+            pending.unused = found  # the forward's own backward may still come
 
     def _bucket_filled(self) -> None:
         if not self._armed:  # a further backward through the same forward completes what the former one left open

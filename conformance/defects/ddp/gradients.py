@@ -592,6 +592,12 @@ def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
     edit("tells = pending.differentiated or everything or not self.facts.use_varies", "tells = True")
 
 
+@defect("DDP-099")
+def a_penalty_on_everything_outlives_the_search() -> None:
+    """After a penalty that reached every parameter, the forward's own backward waits for all of them on every rank."""
+    edit("pending.unused = found", "pass")
+
+
 @defect("DDP-068")
 def forwards_inside_a_backward_are_no_iterations() -> None:
     """A forward that runs inside a backward is taken for a recomputation, whatever that backward has gone through."""
