@@ -6,7 +6,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, done, gap, hooked, step, steps
-from conformance.fixtures.models import Looking, divisible_scalar, rows
+from conformance.fixtures.models import TwoTables, divisible_scalar, rows
 from conformance.fixtures.training import private
 from conformance.ranks import Caught, caught
 
@@ -232,7 +232,7 @@ def look_up_with_a_hook(ctx):
         return done(buffer)
 
     for state, hook in ((ctx.group, ctx.subject.default_hooks.allreduce_hook), (None, doubling)):
-        model = hooked(ctx, state, hook, Looking())
+        model = hooked(ctx, state, hook, TwoTables())
         for iteration in range(3):
             model.zero_grad(set_to_none=True)
             model(rows(ctx.rank, iteration)).backward()
@@ -243,7 +243,7 @@ def look_up_with_a_hook(ctx):
 
 @check("COMM-001", "COMM-016", "COMM-019", worlds=(1, 2, 4), beyond=False)
 def test_hooks_take_sparse_gradients_and_what_they_return_is_what_tables_have(ranks):
-    model = Looking()
+    model = TwoTables()
     kinds = [name.endswith(("table.weight", "bag.weight")) for name, _ in model.named_parameters()]
     for rank, (told, given) in enumerate(ranks(look_up_with_a_hook)):
         expected = []
