@@ -118,6 +118,33 @@ def test_optimizers_of_delayed_parameters_step_with_the_average_too(ranks):
     assert_stepped_with_averages(ranks(train_attached_or_lack, ALL, "", ALL[3:5]), ALL, ranks.world)
 
 
+def attach_to_what_is_frozen(ctx, delayed):
+    """A frozen parameter with an optimizer, and its gradient, which is the rank's own, after two iterations."""
+    model = nn.Sequential(models.scalar(), models.scalar(), models.scalar()).to(ctx.device)
+    first, second, frozen = model.parameters()
+    attach(torch.optim.SGD, [second, frozen], lr=1.0)
+    frozen.requires_grad_(False)
+    frozen.grad = torch.full_like(frozen, 2.0 + ctx.rank)
+    options = {}
+    if delayed:
+        takes(ctx, "delay_all_reduce_named_params", "param_to_hook_all_reduce")
+        options = {"delay_all_reduce_named_params": [("2.weight", frozen)], "param_to_hook_all_reduce": first}
+    ddp = wrapped(ctx, model, **options)
+    for _ in range(2):
+        ddp(mine(ctx)).sum().backward()
+    return frozen.item(), frozen.grad.item() if frozen.grad is not None else None
+
+
+def attach_to_what_is_frozen_or_lack(ctx, delayed):
+    return or_lacks_accelerator(ctx, lambda: attach_to_what_is_frozen(ctx, delayed))
+
+
+@check("DDP-058", worlds=MANY, scenarios={"beside the buckets": False, "delayed": True})
+def test_an_optimizer_of_what_is_frozen_leaves_it_and_its_gradient_alone(ranks, scenario):
+    for rank, found in enumerate(ranks(attach_to_what_is_frozen_or_lack, scenario)):
+        assert found == (1.0, 2.0 + rank), f"rank {rank}: the frozen parameter and its gradient are {found}"
+
+
 class Faster(torch.optim.SGD):
     """From its second step on it goes by both rates together."""
 

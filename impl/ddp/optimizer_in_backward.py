@@ -38,9 +38,9 @@ class OptimizersInBackward:
                 handle.remove()
 
     def step(self) -> None:
-        """Step every carried optimizer with the averaged gradients, and drop those."""
+        """Step every carried optimizer with the averaged gradients, and drop those; what is frozen has none."""
         for parameter in self._parameters:
-            if parameter.grad is None:
+            if parameter.grad is None or not parameter.requires_grad:
                 continue
             for optimizer in getattr(parameter, _MARK):
                 optimizer.step()

@@ -55,6 +55,12 @@ def optimizers_step_twice() -> None:
     swap(OptimizersInBackward, "_remove_original_hooks", lambda self: None)
 
 
+@defect("DDP-058")
+def optimizers_step_what_is_frozen() -> None:
+    """An optimizer in backward steps a frozen parameter with the gradient that it has on this rank."""
+    edit("if parameter.grad is None or not parameter.requires_grad:", "if parameter.grad is None:")
+
+
 @defect("DDP-129")
 def optimizers_stop_at_a_missing_gradient() -> None:
     """The first parameter without a gradient ends the round of the optimizers in backward."""
