@@ -374,10 +374,10 @@ class Rows(nn.Module):
 FAILS = 2  # the iteration in which the last rank does
 
 
-def fail_behind_all_rows(ctx, counts):
+def fail_behind_all_rows(ctx, counts, then=None):
     """Gradients by iteration, with so many rows in each; None where the last rank's backward failed behind them all.
 
-    Fewer, if that rank is refused the next forward.
+    ``then``: what all ranks do after that one. Fewer gradients, if the last rank is refused the next forward.
     """
     model, told, last = ddp(ctx, Rows().to(ctx.device)), [], ctx.world - 1
     for iteration, count in enumerate(counts):
@@ -387,17 +387,19 @@ def fail_behind_all_rows(ctx, counts):
         refused = caught(lambda: outputs.append(model(entering, count)))  # noqa: B023
         if iteration == FAILS + 1:
             if ctx.rank == last:
-                ctx.store.set(f"refused {counts}", str(refused is not None))
-            if ctx.store.get(f"refused {counts}") == b"True":
+                ctx.store.set(f"refused {counts} {then}", str(refused is not None))
+            if ctx.store.get(f"refused {counts} {then}") == b"True":
                 return told
         assert refused is None, refused
         if iteration == FAILS and ctx.rank == last:
             entering.register_hook(fail)  # in a backward it comes after all parameters
             assert caught(outputs[0].sum().backward) is not None
             told.append(None)
-            continue
-        outputs[0].sum().backward()
-        told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+        else:
+            outputs[0].sum().backward()
+            told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+        if iteration == FAILS and then is not None:
+            AFTERWARDS[then](ctx, model)
     return told
 
 
@@ -416,6 +418,41 @@ def test_after_a_backward_that_failed_on_one_rank_behind_all_rows_they_are_avera
             if len(seen) == FAILS + 1:
                 ranks.at_limit("after a backward that failed, the next forward is refused")
             assert seen == right[: len(seen)], f"rank {rank}, {counts}"
+
+
+def evaluate_another(ctx, _model):
+    with torch.no_grad():
+        ddp(ctx, models.Counting(1.0))(mine(ctx))
+
+
+def train_another(ctx, _model):
+    ddp(ctx, models.scalar().to(ctx.device))(mine(ctx)).sum().backward()
+
+
+AFTERWARDS = {
+    "an evaluation": evaluate_another,
+    "another model": train_another,
+    "a sum of the program's own": lambda ctx, _: dist.all_reduce(mine(ctx)),
+    "gradients cleared in place": lambda _, model: model.zero_grad(set_to_none=False),
+    "casts": lambda _, model: model.double().float(),
+}
+
+
+def go_on_behind_all_rows(ctx, counts):
+    return {then: fail_behind_all_rows(ctx, counts, then) for then in AFTERWARDS}
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_what_a_program_does_after_a_backward_that_failed_on_one_rank_leaves_the_rows_of_the_others_alone(ranks):
+    counts, mean = (1, 1, 5, 3), mean_of_all(ranks.world)
+    for rank, told in enumerate(ranks(go_on_behind_all_rows, counts)):
+        for then, seen in told.items():
+            right = [[[mean], [mean] * count + [0.0] * (6 - count)] for count in counts]
+            if rank == ranks.world - 1:
+                right[FAILS] = None
+            if len(seen) == FAILS + 1:
+                ranks.at_limit("after a backward that failed, the next forward is refused")
+            assert seen == right[: len(seen)], f"rank {rank}, {then}"
 
 
 # -- DDP-057: a table, and another model behind it

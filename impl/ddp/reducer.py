@@ -25,7 +25,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
@@ -147,7 +147,7 @@ class Reducer:
         self.turn = threading.RLock()
         self.phase = Phase.IDLE
         self.sparse_metadata: dict[str, torch.Tensor] = {}
-        #: whether the engine will call ``_backward_ended`` for a backward now running, and for which
+        #: whether the engine will call ``_backward_ended`` for a backward now running; for which, -1 once it delivers
         self._armed = False
         self._armed_in = -1
         #: whether that one has raised, though another runs now
@@ -602,9 +602,17 @@ class Reducer:
 
     def _backward_failed(self) -> None:
         """It has raised; what follows from that, the next forward decides. Until then the program may clear gradients
-        in place, which nothing may undo."""
+        in place, which nothing may undo, and go on with other collectives, while the others still wait for rows."""
         with self.turn, torch.no_grad():
             self.queue.part_with_flights()
+            if self._armed_in >= 0 and all(each.phase is Phase.IDLE or each._only_reads for each in list(_reducers)):
+                with suppress(Exception):  # a peer is lost, say: what this backward has raised comes first
+                    self.transport.catch_up()
+
+    @property
+    def _only_reads(self) -> bool:
+        """Whether the others start nothing before they read the results of what is under way."""
+        return self.reduction.finish_due() and not self.facts.agreement_due and self.iteration.session is None
 
     def _ended_remotely(self, remote: RemoteBackward) -> bool:
         """Reduce the gradients that a backward of distributed autograd has left in its context, if there are any.
@@ -627,7 +635,7 @@ class Reducer:
         if self.arrivals.counted and self._counts_on_another():
             return
         _unfinished.discard(self)
-        self._armed = True  # whatever raises from here on has ended this backward
+        self._armed, self._armed_in = True, -1  # whatever raises from here on has ended this backward
         with torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT:
             if not self.reduction.finish_due():
                 self._start_full_buckets()

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -130,6 +131,47 @@ def test_what_a_failed_backward_has_sent_does_not_arrive_in_gradients_cleared_in
         bucket.flat.fill_(7.0)  # the collective ends
     assert reducer.queue.started > 1
     assert not any(parameter.grad.any() for parameter in model.parameters())
+
+
+def fail_behind_everything(model, reducer):
+    entering = 1 * torch.ones(1, 2, requires_grad=True)
+    entering.register_hook(lambda gradient: 1 / 0)
+    loss = forward(model, reducer, x=entering)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+
+
+def test_a_backward_that_failed_behind_everything_reads_what_the_others_read_next(model):
+    gc.collect()  # reducers of other tests
+    reducer, transport = build(model)
+    transport.catch_up = Mock(side_effect=RuntimeError("a peer is lost"))
+    fail_behind_everything(model, reducer)
+    transport.catch_up.assert_called_once_with()
+
+
+@pytest.mark.parametrize("what", ["an agreement", "messages", "another model's buckets"])
+def test_a_backward_that_failed_reads_nothing_where_the_others_go_on_with_something_else(model, what):
+    gc.collect()
+    reducer, transport = build(model, find_unused=what == "an agreement")
+    transport.catch_up = Mock()
+    if what == "messages":
+        transport.iteration.session = MagicMock()
+    if what == "another model's buckets":
+        other, _ = build(beside := nn.Linear(2, 2))
+        forward(beside, other)
+        other._open(other.forwards.latest)
+    fail_behind_everything(model, reducer)
+    assert reducer.reduction.finish_due()
+    transport.catch_up.assert_not_called()
+
+
+def test_a_backward_whose_results_do_not_come_does_not_wait_for_them_twice(model):
+    gc.collect()
+    reducer, transport = build(model)
+    transport.catch_up, transport.result = Mock(), lambda bucket, flight, watch: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        forward(model, reducer).backward()
+    transport.catch_up.assert_not_called()
 
 
 def test_a_failed_backward_leaves_the_old_gradient_of_an_unused_parameter_as_it_was(model):

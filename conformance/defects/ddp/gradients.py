@@ -428,6 +428,7 @@ def sparse_halves_are_summed() -> None:
 def rows_of_a_backward_that_raised_stay_unread() -> None:
     """A rank whose backward raised after its rows were sent does not learn from them as the others do."""
     edit("self.transport.catch_up()", "pass", within="Reducer.abandon")
+    edit("self.transport.catch_up()", "pass", within="_backward_failed")
     edit("if unread is not None:", "if False:", within="SparseRound.send")
 
 
@@ -435,6 +436,13 @@ def rows_of_a_backward_that_raised_stay_unread() -> None:
 def rows_of_a_backward_that_raised_are_read_with_the_next_ones() -> None:
     """A rank whose backward raised after its rows were sent takes part in what is left of them too late."""
     edit("self.transport.catch_up()", "pass", within="Reducer.abandon")
+    edit("self.transport.catch_up()", "pass", within="_backward_failed")
+
+
+@defect("DDP-057")
+def rows_of_a_backward_that_raised_are_read_in_the_next_forward() -> None:
+    """A rank whose backward raised after its rows were sent takes part in what is left of them when it trains on."""
+    edit("self.transport.catch_up()", "pass", within="_backward_failed")
 
 
 @defect("DDP-068")
