@@ -213,3 +213,28 @@ def test_a_parameter_that_is_an_output_stays_local_inside_behind_a_forward_witho
     local = [(models.divisible_scalar(rank, 0).item(), 12.0 * (rank + 1)) for rank in range(ranks.world)]
     mean = tuple(2 * sum(each) / ranks.world for each in zip(*local, strict=True))
     assert ranks(hold_back_what_is_handed_out) == [[mine, mean] * 2 for mine in local]
+
+
+def evaluate_more_than_is_trained(ctx):
+    """Two models in one backward. Each is evaluated with gradients and its whole self before a forward that uses ``b``
+    on every second rank alone; the output of the evaluation is still held."""
+    both = [
+        wrapped(ctx, models.Branches(), find_unused_parameters=True, bucket_cap_mb=TINY_MIB) for _ in range(2)
+    ]
+    x, seen = 12 * models.place(ctx.rank, 0), []
+    for _ in range(2):
+        for model in both:
+            model.zero_grad()
+        held = [model(x, with_b=True) for model in both]
+        sum(model(x, with_b=ctx.rank % 2 == 1).sum() for model in both).backward()
+        seen.append([gradients(model) for model in both])
+        del held
+    return seen
+
+
+@check("DDP-099", worlds=MANY, beyond=False)
+def test_what_an_evaluation_used_does_not_change_the_order_in_which_two_models_are_reduced(ranks):
+    world = ranks.world
+    a, b = (sum(12.0 * (rank + 1) for rank in some) / world for some in (range(world), range(1, world, 2)))
+    for rank, seen in enumerate(ranks(evaluate_more_than_is_trained)):
+        assert seen == [[{"a.weight": [a], "b.weight": [b]}] * 2] * 2, f"rank {rank}"

@@ -19,14 +19,16 @@ class PendingBackward:
     ``sync`` is decided at the forward, not at the backward (DDP-074). ``spent`` turns True when a backward through
     this forward begins: a second one through the same graph stays local (DDP-061). ``noticeable`` says whether the
     outputs will tell when that happens, and ``unreached`` how many of them no backward has reached yet. ``unused``
-    holds the parameters that the graph search did not reach; None where no search was made. ``partial``: its backwards
+    holds the parameters that the graph search did not reach; None where no search was made, and ``sink`` the node that
+    ties the outputs together then. ``partial``: its backwards
     so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised.
     ``differentiated``: its outputs were, by ``torch.autograd.grad``. ``context`` is the distributed-autograd context in
     which the forward ran, if any.
     """
 
     __slots__ = (
-        "__weakref__", "context", "differentiated", "noticeable", "partial", "spent", "sync", "unreached", "unused",
+        "__weakref__", "context", "differentiated", "noticeable", "partial", "sink", "spent", "sync", "unreached",
+        "unused",
     )
 
     def __init__(self, sync: bool) -> None:
@@ -37,6 +39,7 @@ class PendingBackward:
         self.noticeable = False
         self.unreached = 0
         self.unused: set[int] | None = None
+        self.sink: weakref.ref[Any] | None = None
         self.context = kernels.distributed_context() if kernels.uses_rpc() else None
 
 
@@ -59,6 +62,8 @@ class Forwards:
         self._running_sync = False
         #: the last grad-enabled forward's; None before the first
         self.latest: PendingBackward | None = None
+        #: all whose graph was searched and is still there
+        self._searched: weakref.WeakSet[PendingBackward] = weakref.WeakSet()
         #: the latest backward in which something arrived that none of our outputs had told of
         self.unnoticed_backward: int | None = None
         #: (backward, parameter) of arrivals that came before their backward was noticed
@@ -69,14 +74,27 @@ class Forwards:
 
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward."""
-        former = self.latest
-        if pending.unused is not None and former is not None and not former.spent and former.unused is not None:
-            pending.unused &= former.unused  # two forwards before one backward: used is what either uses
-            former.unused = pending.unused
+        if pending.unused is not None:
+            self._searched.add(pending)
         self.latest = pending
         self.only_past = pending.sync
         self._times_past = 0
         self.early.clear()
+
+    def beyond_reach(self, pending: PendingBackward, *, of_all: bool = False) -> set[int] | None:
+        """What the backward now running does not reach, which goes through this forward; None where nobody knows.
+
+        Used is what any of the forwards uses that it goes through. One that it leaves alone, an evaluation say, has no
+        part in that, unless ``of_all`` asks for what no forward uses whose backward may still come.
+        """
+        if pending.unused is None:
+            return None
+        unused = set(pending.unused)
+        for each in list(self._searched):
+            sink = each.sink() if each.sink is not None and not of_all else None
+            if each.unused is not None and (not each.spent if sink is None else kernels.is_evaluated(sink)):
+                unused &= each.unused
+        return unused
 
     @property
     def awaits(self) -> bool:
@@ -194,6 +212,7 @@ class OutputSink(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.begin = weakref.WeakMethod(begin)
         ctx.pending = pending
+        pending.sink = weakref.ref(ctx)
         pending.noticeable = True
         return tuple(output.clone() for output in outputs) if clone else outputs
 

@@ -461,7 +461,7 @@ class Reducer:
         self.iteration.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
-        self.readiness.begin(pending.unused)
+        self.readiness.begin(self.forwards.beyond_reach(pending))
         if self.iteration.session is not None and self.queue.only_sums:
             self.iteration.announce_early()
 
@@ -550,16 +550,16 @@ class Reducer:
             if backward == self.forwards.running_backward:
                 return  # it went through another forward of ours, after all: what it brought stays local (DDP-074)
             came = {*self.forwards.came_early(backward), *self.readiness.noted()}
-            awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, pending.unused)
+            unused = self.forwards.beyond_reach(pending, of_all=True)
+            awaited = set(range(len(self.parameters))) - self.usage.not_awaited(self.plan.left_out, unused)
             missing = sorted(awaited - came)
             everything = self.facts.searched and self.plan.left_out | came >= set(range(len(self.parameters)))
             tells = pending.differentiated or everything or not self.facts.use_varies
             if not tells or (missing and not (self.facts.searched or self.usage.learning)):
                 self._complaint = describe_unnoticed(self.specs, missing, self.team.rank)
                 return
-            found = pending.unused
-            if everything:
-                pending.unused = None  # whatever a search of the outputs has not found
+            # nothing is unused if everything has come, whatever a search of the outputs has not found
+            found, pending.unused = pending.unused, None if everything else unused
             self._open(pending)
             self._armed = True
             if not self.arrivals.counted:

@@ -61,7 +61,7 @@ def given_gradients_lie_row_by_row() -> None:
 @defect("DDP-099")
 def last_of_several_forwards_decides_about_use() -> None:
     """Of several forwards before one backward the last alone says what is unused."""
-    edit("pending.unused &= former.unused", "pass")
+    edit("unused &= each.unused", "pass")
 
 
 @defect("DDP-099")
@@ -391,4 +391,10 @@ def counts_of_use_tell_of_one_parameter_too_many() -> None:
 @defect("DDP-099")
 def only_the_last_of_several_forwards_knows_what_the_others_use() -> None:
     """A backward that reaches the first of several forwards first waits for nothing that only a later one uses."""
-    edit("former.unused = pending.unused", "pass", within="Forwards.admit")
+    edit("unused &= each.unused", "unused &= each.unused if pending is self.latest else unused")
+
+
+@defect("DDP-099")
+def forwards_without_a_backward_count_as_well() -> None:
+    """What an evaluation with gradients has used is awaited by the next backward, until its end."""
+    edit("kernels.is_evaluated(sink)", "not each.spent")
