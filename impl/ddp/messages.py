@@ -26,6 +26,13 @@ PAST_THE_WRAPPER = (
 )
 
 
+STEPPED_ALREADY = (
+    "A backward that went past the outputs of this forward has been reduced, and the hook that overlaps the optimizer "
+    "has stepped with it, so this one, through the outputs, would be a second step of the same iteration. Usual cause: "
+    "a penalty on the weights whose backward is called by itself, before that of the loss. Call backward once, on the "
+    "sum: (loss + penalty).backward()."
+)
+
 INSIDE_THE_FORWARD = (
     "A backward that the wrapped module's forward calls by itself has accumulated gradients of the model's parameters, "
     "and its outputs have no graph: DistributedDataParallel averages in a backward after the forward, so these would "

@@ -45,6 +45,7 @@ from .messages import (
     COMPILED_BACKWARD,
     INSIDE_THE_FORWARD,
     PAST_THE_WRAPPER,
+    STEPPED_ALREADY,
     describe_replaced,
     describe_unfinished,
     describe_unnoticed,
@@ -145,6 +146,10 @@ class Reducer:
         #: held by whatever autograd calls. On a module on several devices it goes backward on a thread for each, all at
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
+        #: whether the communication hook steps an optimizer in every reduction
+        self.steps_by_hook = False
+        #: the last forward of which a backward was reduced that did not go through its outputs
+        self._reduced_past: PendingBackward | None = None
         self.phase = Phase.IDLE
         self.sparse_metadata: dict[str, torch.Tensor] = {}
         #: whether the engine will call ``_backward_ended`` for a backward now running; for which, -1 once it delivers
@@ -439,6 +444,8 @@ class Reducer:
             self._complaint = ""
             if self.phase is Phase.FILLING:
                 return
+            if pending is self._reduced_past and self.steps_by_hook:
+                self.log.fail(RuntimeError, STEPPED_ALREADY)
             self._open(pending)
             self._entered_at = kernels.running_node() if self.facts.agreement_due else None
             self._arm()
@@ -568,6 +575,7 @@ class Reducer:
                 self.arrived(index)
             self._complete()
             pending.unused = found  # the forward's own backward may still come
+            self._reduced_past = pending
 
     def _bucket_filled(self) -> None:
         if not self._armed:  # a further backward through the same forward completes what the former one left open

@@ -244,6 +244,7 @@ class OverlapSession:
         reducer = ddp.reducer
         if not self._begun:
             self._begun = True
+            reducer.steps_by_hook = True
             self._overlap.fix_owners(self._shard_plan(ddp, reducer.expected_plan(), self._shard.team))
         if self._team is not reducer.team:
             self._team = reducer.team

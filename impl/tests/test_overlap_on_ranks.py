@@ -648,3 +648,24 @@ def asking_for_an_old_state(ctx):
 def test_steps_in_backward_make_a_consolidated_state_old(run):
     (told,), _ = run(asking_for_an_old_state, world=2)
     assert "2 step(s) old" in told
+
+
+def step_behind_a_penalty(ctx, options):
+    """A penalty on all weights goes backward by itself, and then the loss does: what that says. Their sum is fine."""
+    ddp, _ = build(ctx, Net(), "momentum", options)
+    clear_gradients(ddp, options)
+    loss = loss_of(ddp(batch(ctx.rank, 0), True))
+    sum((weight**2).sum() for weight in ddp.parameters()).backward()
+    error = caught(loss.backward)
+    clear_gradients(ddp, options)
+    penalty = sum((weight**2).sum() for weight in ddp.parameters())
+    return error, caught((loss_of(ddp(batch(ctx.rank, 1), True)) + penalty).backward)
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=str)
+def test_a_second_backward_behind_a_penalty_that_was_stepped_by_itself_is_refused(run, options):
+    for error, summed in run(step_behind_a_penalty, options, world=2):
+        assert error is not None
+        assert error.is_a(RuntimeError)
+        assert "penalty" in error.text
+        assert summed is None
