@@ -468,7 +468,7 @@ class Reducer:
         self.iteration.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
-        self.readiness.begin(self.forwards.beyond_reach(pending))
+        self.readiness.begin(None if pending.unused is None else self.forwards.beyond_reach(pending))
         if self.iteration.session is not None and self.queue.only_sums:
             self.iteration.announce_early()
 
