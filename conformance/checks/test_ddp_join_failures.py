@@ -55,15 +55,16 @@ def test_a_rank_that_fails_in_a_main_hook_beside_a_model_is_reported_to_its_peer
 
 
 def go_on_out_of_step(ctx, failing):
-    """Some ranks leave a context when the others have begun an iteration; what the group's next two contexts give.
+    """Some ranks leave a context when the others have begun an iteration; what the group's next ones give, of which the
+    second is entered twice.
 
     Each attempt gives the gradient or the error, and how many iterations of its block had begun.
     """
     model = ddp(ctx, models.scalar())
     others = [rank for rank in range(ctx.world) if rank not in failing]
 
-    def epoch(fails, begun):
-        with model.join():
+    def epoch(context, fails, begun):
+        with context:
             for iteration in range(2):
                 if fails and iteration == 1 and ctx.rank in failing:
                     ctx.store.wait([f"begun/{rank}" for rank in others])
@@ -76,19 +77,21 @@ def go_on_out_of_step(ctx, failing):
                 model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
         return gradient(model.module.weight)
 
-    def attempt(fails):
+    def attempt(context, fails=False):
         found, begun = [], []
-        error = caught(lambda: found.append(epoch(fails, begun)))
+        error = caught(lambda: found.append(epoch(context, fails, begun)))
         return error if found == [] else found[0], len(begun)
 
-    first, _ = attempt(True)
+    first, _ = attempt(model.join(), fails=True)
     ctx.meet("failed")
-    return first, [attempt(False) for _ in range(2)]
+    second = attempt(model.join())
+    again = model.join()
+    return first, [second, attempt(again), attempt(again)]
 
 
 @check("JOIN-024", worlds=(3,), deadline_s=15, beyond=False)
 def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank_or_right(ranks):
-    """Refused means: at its entry, with nothing of its block begun."""
+    """Refused means: at its entry, with nothing of its block begun, and so again when it is entered again."""
     (mean,) = scalar_means((1,) * ranks.world)
     for failing in ((2,), (1,), (0, 1)):
         told = ranks(go_on_out_of_step, failing)
@@ -100,6 +103,10 @@ def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank
                     assert isinstance(error, Caught), f"rank {rank} went on with {later}, failing {failing}"
                     assert error.is_a(RuntimeError), error
                     assert begun == 0, f"rank {rank} had begun {begun} iterations before {error}, failing {failing}"
+        for rank, (_, (_, (once, _), (twice, _))) in enumerate(told):
+            if isinstance(once, Caught):
+                assert isinstance(twice, Caught), f"rank {rank} got {twice} where it was refused before"
+                assert twice.text == once.text, f"rank {rank}, failing {failing}"
 
 
 # -- JOIN-040: a model on some ranks, another joinable on others

@@ -1,6 +1,7 @@
 """The log that DDP keeps of itself: what it holds, how often it is refreshed, and names in debug mode."""
 
 import copy
+import time
 
 import torch
 from torch import nn
@@ -196,6 +197,24 @@ def test_the_log_of_a_trained_model_also_holds_measured_times(ranks):
             assert after[f"avg_{name}"] >= 0
         assert after["forward_compute_time"] > 0
         assert after["backward_compute_time"] > 0
+
+
+def log_between_two_looks_at_the_clock(ctx):
+    """What the log says after three iterations, and how long they took, in ns."""
+    model, begun = wrapped(ctx, Turning(), bucket_cap_mb=5e-5), time.time_ns()
+    for iteration in range(3):
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+    log = private(model, "_get_ddp_logging_data")()
+    return time.time_ns() - begun, log
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_measured_times_are_those_of_one_iteration(ranks):
+    for took, log in ranks(log_between_two_looks_at_the_clock):
+        forward, backward, sending, both = (log[name] for name in MEASURED)
+        assert forward + backward <= took
+        assert both <= backward
+        assert both <= sending <= took
 
 
 # -- DDP-145: static graphs

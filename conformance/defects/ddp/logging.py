@@ -27,6 +27,19 @@ def log_filled_by_training() -> None:
 
 
 @defect("DDP-144")
+def forwards_are_timed_from_the_last_evaluation() -> None:
+    """What begins a forward's time is the last one that is not synchronised."""
+    edit("if sync:\n", "if not sync:\n", within="DistributedDataParallel._pre_forward")
+
+
+@defect("DDP-144")
+def communication_overlaps_all_of_the_iteration() -> None:
+    """What is sent while backward computes is taken from the beginning of the forward."""
+    edit("max(0, self.backward_end - self.comm_start)", "max(0, self.backward_end - self.forward_start)")
+    edit("min(overlap, self.comm_end - self.comm_start)", "overlap")
+
+
+@defect("DDP-144")
 def log_is_nested() -> None:
     """The logging data keep what was built apart from what was run."""
     edit("return dict(self._data)", 'return {**self._data, "environment": dict(os.environ)}')

@@ -133,3 +133,9 @@ def joinables_are_not_told_of_throwing() -> None:
 def warning_names_the_global_rank() -> None:
     """The warning of a skew names the global rank."""
     edit("{self.team.rank}", "{int(self.team.global_rank(self.team.rank))}", within="_warn_of_skew")
+
+
+@defect("JOIN-024")
+def a_refused_entry_counts_as_one() -> None:
+    """A context that was refused at its entry says later that it is entered already."""
+    edit("        self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)\n", "", within="Join._enter")
