@@ -153,6 +153,23 @@ def train_hooked(ctx, schedule, state, hook, **options):
         return steps(ctx, wrapped, count=schedule[ctx.rank])
 
 
+def assert_near(found, right):
+    """By rank, name and iteration: gradients are ``right(rank, iteration, name)``."""
+    for rank, told in enumerate(found):
+        for name, seen in told.items():
+            for iteration, each in enumerate(seen):
+                far = gap([each], [right(rank, iteration, name)])
+                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+
+
+def libraries(ctx):
+    """Whose hooks there are: the name, the module of the default ones, and that of post-local SGD."""
+    return (
+        ("the library's", ctx.subject.default_hooks, ctx.subject.post_localSGD_hook),
+        ("torch's", default_hooks, post_localSGD_hook),
+    )
+
+
 MIXTURES = (
     "torch's around torch's", "torch's around the library's", "the library's around torch's", "post-local", "low rank",
     "torch's, in a group", "low rank, in a group",
@@ -163,11 +180,7 @@ MIXTURES = (
 def test_hooks_and_wrappers_of_torch_and_of_the_library_divide_by_the_active_ranks_in_any_mixture(ranks):
     schedule = tuple(2 + rank for rank in range(ranks.world))
     right = averages(schedule, "torch's own")
-    for rank, told in enumerate(ranks(train_in_each_mixture, schedule)):
-        for name, seen in told.items():
-            for iteration, found in enumerate(seen):
-                far = gap([found], [right[iteration]])
-                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+    assert_near(ranks(train_in_each_mixture, schedule), lambda _rank, iteration, _name: right[iteration])
 
 
 _LOCAL_FROM = 3  # one rank has run out by then, and a pair will soon
@@ -178,10 +191,7 @@ def train_in_other_groups(ctx, schedule):
     everyone = dist.new_group(list(range(ctx.world)))
     pairs = [dist.new_group([first, first + 1]) for first in range(0, ctx.world, 2)]
     pair, told = pairs[ctx.rank // 2], {}
-    for whose, hooks, local in (
-        ("the library's", ctx.subject.default_hooks, ctx.subject.post_localSGD_hook),
-        ("torch's", default_hooks, post_localSGD_hook),
-    ):
+    for whose, hooks, local in libraries(ctx):
         told[f"{whose}, all"] = train_hooked(ctx, schedule, everyone, hooks.allreduce_hook)
         told[f"{whose}, pairs of one model each"] = train_hooked(ctx, schedule, pair, hooks.allreduce_hook, group=pair)
         for name, group in (("all", everyone), ("pairs", pair)):
@@ -202,11 +212,8 @@ def average_of(rank, iteration, schedule, name):
 @check("DDPJ-014", worlds=(4,), beyond=False)
 def test_hooks_that_average_over_groups_of_their_own_count_the_active_ranks_of_these(ranks):
     schedule = tuple(2 + rank for rank in range(ranks.world))
-    for rank, told in enumerate(ranks(train_in_other_groups, schedule)):
-        for name, seen in told.items():
-            for iteration, found in enumerate(seen):
-                far = gap([found], [average_of(rank, iteration, schedule, name)])
-                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+    found = ranks(train_in_other_groups, schedule)
+    assert_near(found, lambda rank, iteration, name: average_of(rank, iteration, schedule, name))
 
 
 def train_in_a_part(ctx, schedule):
@@ -215,10 +222,7 @@ def train_in_a_part(ctx, schedule):
     told = {}
     if ctx.rank == 0:
         return told
-    for whose, hooks, local in (
-        ("the library's", ctx.subject.default_hooks, ctx.subject.post_localSGD_hook),
-        ("torch's", default_hooks, post_localSGD_hook),
-    ):
+    for whose, hooks, local in libraries(ctx):
         told[whose] = train_hooked(ctx, schedule, others, hooks.allreduce_hook, group=own)
         state = local.PostLocalSGDState(own, others, _LOCAL_FROM)
         told[f"{whose}, post-local"] = train_hooked(ctx, schedule, state, local.post_localSGD_hook, group=own)
@@ -229,11 +233,7 @@ def train_in_a_part(ctx, schedule):
 def test_hooks_of_a_model_on_some_ranks_count_the_active_ones_among_these(ranks):
     schedule = (0, *(2 + rank for rank in range(1, ranks.world)))
     right = averages(schedule, "a part of the world")
-    for rank, told in enumerate(ranks(train_in_a_part, schedule)):
-        for name, seen in told.items():
-            for iteration, found in enumerate(seen):
-                far = gap([found], [right[iteration]])
-                assert far < NEAR, f"rank {rank}, iteration {iteration}: {far:.3f} apart, {name}"
+    assert_near(ranks(train_in_a_part, schedule), lambda _rank, iteration, _name: right[iteration])
 
 
 # -- COMM-022, COMM-028: torch's own hooks that do not average

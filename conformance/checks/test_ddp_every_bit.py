@@ -293,5 +293,3 @@ def test_without_buffers_to_synchronise_one_rank_may_run_forwards_without_gradie
     for rank, (alone, found) in enumerate(ranks(evaluate_alone_in_every_mode, trace=True)):
         assert alone == dict.fromkeys(WAYS, 0), f"rank {rank}: collectives of its forwards without gradients"
         assert found == dict.fromkeys(WAYS, expected), f"rank {rank}"
-
-

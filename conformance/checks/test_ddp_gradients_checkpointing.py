@@ -30,7 +30,6 @@ class Recomputing(nn.Module):
         return layer(x) if self.reentrant is None else checkpoint(layer, x, use_reentrant=self.reentrant)
 
 
-
 class Recipe:
     """A picklable way to make a ``Recomputing``."""
 

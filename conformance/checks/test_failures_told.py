@@ -33,6 +33,14 @@ def killed():
 # -- JOIN-057: who is named
 
 
+def error_of(run, rank):
+    """What this rank has returned as its error, though others have been lost."""
+    end = run.outcomes[rank]
+    assert isinstance(end, Finished), run.summary()
+    assert end.value is not None, f"rank {rank} noticed nothing: {run.summary()}"
+    return end.value
+
+
 def hide_the_cause(ctx):
     """Rank 2 is killed; rank 0 leaves by an error of its own in the place of the collective's; rank 1 comes later."""
     model = ddp(ctx, models.scalar())
@@ -59,13 +67,11 @@ def hide_the_cause(ctx):
 def test_who_leaves_by_another_error_because_of_a_lost_rank_is_not_named_in_its_place(ranks):
     lost = ranks.subject.PeerFailed
     run = ranks.run(hide_the_cause, stall_s=DEADLINE_S)
-    first, second, _ = run.outcomes
-    assert isinstance(first, Finished), run.summary()
-    assert isinstance(second, Finished), run.summary()
-    assert first.value.is_a(BadBatch), first.value
-    assert second.value.is_a(lost), second.value
-    assert "rank 2" in second.value.text, second.value
-    assert "rank 0" not in second.value.text, second.value
+    assert error_of(run, 0).is_a(BadBatch), run.summary()
+    second = error_of(run, 1)
+    assert second.is_a(lost), second
+    assert "rank 2" in second.text, second
+    assert "rank 0" not in second.text, second
 
 
 def lose_one_long_after_another_has_ended(ctx):
@@ -86,9 +92,7 @@ def lose_one_long_after_another_has_ended(ctx):
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_a_rank_that_is_killed_is_named_though_another_has_long_ended_in_good_order(ranks):
     lost = ranks.subject.PeerFailed
-    run = ranks.run(lose_one_long_after_another_has_ended, stall_s=DEADLINE_S)
-    error = run.outcomes[2].value if isinstance(run.outcomes[2], Finished) else None
-    assert error is not None, run.summary()
+    error = error_of(ranks.run(lose_one_long_after_another_has_ended, stall_s=DEADLINE_S), 2)
     assert error.is_a(lost), error
     assert "rank 1" in error.text, error
 
@@ -111,12 +115,9 @@ def fail_on_another_group(ctx):
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_who_ends_because_of_a_rank_that_others_do_not_have_is_named_to_them(ranks):
     lost = ranks.subject.PeerFailed
-    run = ranks.run(fail_on_another_group, stall_s=DEADLINE_S)
-    first = run.outcomes[0]
-    assert isinstance(first, Finished), run.summary()
-    assert first.value is not None, "rank 0 noticed nothing"
-    assert first.value.is_a(lost), first.value
-    assert "rank 1" in first.value.text, first.value
+    error = error_of(ranks.run(fail_on_another_group, stall_s=DEADLINE_S), 0)
+    assert error.is_a(lost), error
+    assert "rank 1" in error.text, error
 
 
 # -- JOIN-057: what is no failure
@@ -340,10 +341,7 @@ def end_after_a_loss(ctx):
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_who_ends_because_another_was_lost_is_not_named_beside_it(ranks):
     lost = ranks.subject.PeerFailed
-    run = ranks.run(end_after_a_loss, stall_s=DEADLINE_S)
-    last = run.outcomes[2]
-    assert isinstance(last, Finished), run.summary()
-    assert last.value is not None
-    assert last.value.is_a(lost), last.value
-    assert "rank 0 has stopped answering" in last.value.text, last.value
-    assert "rank 1 has stopped answering" not in last.value.text, last.value
+    error = error_of(ranks.run(end_after_a_loss, stall_s=DEADLINE_S), 2)
+    assert error.is_a(lost), error
+    assert "rank 0 has stopped answering" in error.text, error
+    assert "rank 1 has stopped answering" not in error.text, error

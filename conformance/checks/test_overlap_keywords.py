@@ -401,4 +401,3 @@ KINDS = [
 @check("ZERO-008", "ZERO-012", worlds=(3, 4), deadline_s=DEADLINE_S, beyond=False)
 def test_between_hosts_every_rank_holds_what_the_ordinary_optimizer_leaves(ranks):
     assert ranks(step_far_apart, KINDS) == [[None] * 3 * len(KINDS)] * ranks.world
-

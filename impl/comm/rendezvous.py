@@ -15,13 +15,12 @@ import secrets
 import threading
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
 import torch.distributed as dist
 
 from . import store as stores
 from .losses import End, Loss
-from .processes import Process, Signs
+from .processes import Process
 
 _STORE_LIMIT = 0.8  # of the detection time: who looks into the store meanwhile must be back in time
 _LAST_ANSWER_S = 1.0
@@ -103,20 +102,14 @@ class Rendezvous:
         passed_s, self._passed_s = self._passed_s, 0.0
         try:
             with self._asking:
-                found = self._asked(missing)
+                found = self._asked(missing, passed_s)
         except RuntimeError:  # the store's host is gone; those that are met are met
             self._give_up()
             return [], {}
         finally:
             self._unanswered_s = 0.0
-        ended, listening = [], {}
-        for rank, (said, signs) in found.items():
-            loss = self._end_of(rank, said, signs, passed_s)
-            if loss is None:
-                listening[rank] = (str(said[0]), int(said[1]))
-            else:
-                ended.append(loss)
-        return ended, listening
+        listening = {rank: each for rank, each in found.items() if not isinstance(each, Loss)}
+        return [each for each in found.values() if isinstance(each, Loss)], listening
 
     def end(self) -> None:
         """All are met."""
@@ -134,40 +127,35 @@ class Rendezvous:
                     self._store.set(f"heartbeats/{self._rank}", json.dumps({"loss": loss.as_json()}))
             self._asking.release()
 
-    def _asked(self, missing: Collection[int]) -> dict[int, tuple[Any, Signs]]:
-        """What these ranks have left in the store, and the signs of each one's process."""
+    def _asked(self, missing: Collection[int], passed_s: float) -> dict[int, Loss | Address]:
+        """By rank that has left anything in the store: how it has ended, or where it listens."""
         store = self._store
         if store is None or self._has_left:
             return {}
         self._signs += 1
         store.set(f"heartbeats/{self._rank}/alive", str(self._signs))
         there = [rank for rank in sorted(missing) if store.check([f"heartbeats/{rank}"])]
-        return {rank: self._left_by(store, rank) for rank in there}
+        return {rank: self._left_by(store, rank, passed_s) for rank in there}
 
-    def _left_by(self, store: dist.Store, rank: int) -> tuple[Any, Signs]:
-        """Of a process that is gone, what it has left last: it may have said why between two looks."""
+    def _left_by(self, store: dist.Store, rank: int, passed_s: float) -> Loss | Address:
+        """How a rank has ended, as it has said itself or as its process is seen to be gone; else where it listens."""
         said = json.loads(store.get(f"heartbeats/{rank}"))
         if isinstance(said, dict):
-            return said, None
-        process = Process(*said[2:])
-        if not self._process.is_on_same_machine(process):
-            return said, (self._state_in(store, rank), 0)
-        signs = process.signs()
-        return (json.loads(store.get(f"heartbeats/{rank}")) if _is_gone(signs) else said), signs
+            return Loss.from_json(said["loss"])
+        host, port, *where = said
+        process = Process(*where)
+        near = self._process.is_on_same_machine(process)
+        signs = process.signs() if near else (self._state_in(store, rank), 0)
+        if signs is None or signs[0] in "ZX":
+            said = json.loads(store.get(f"heartbeats/{rank}"))  # it may have said why between the two looks
+            closed = Loss(rank, End.CLOSED, str(process), "", self._rank)
+            return Loss.from_json(said["loss"]) if isinstance(said, dict) else closed
+        if self._stopped_for(rank, signs, passed_s) >= self._detection_s:
+            return Loss(rank, End.SILENT, str(process), "", self._rank)
+        return str(host), int(port)
 
     def _give_up(self) -> None:
         self._store, self._has_lost_store = None, True
-
-    def _end_of(self, rank: int, said: Any, signs: Signs, passed_s: float) -> Loss | None:
-        """How a rank has ended, as it has said itself or as its process is seen to be gone; None if it goes on."""
-        if isinstance(said, dict):
-            return Loss.from_json(said["loss"])
-        process = Process(*said[2:])
-        if signs is None or _is_gone(signs):
-            return Loss(rank, End.CLOSED, str(process), "", self._rank)
-        if self._stopped_for(rank, signs, passed_s) >= self._detection_s:
-            return Loss(rank, End.SILENT, str(process), "", self._rank)
-        return None
 
     def _state_in(self, store: dist.Store, rank: int) -> str:
         """As of a process's own: stopped, if it has left no sign of life in the store since the last look."""
@@ -181,7 +169,3 @@ class Rendezvous:
         stopped = signs[0] in "Tt"
         self._stopped_s[rank] = self._stopped_s.get(rank, 0.0) + passed_s if stopped else 0.0
         return self._stopped_s[rank]
-
-
-def _is_gone(signs: Signs) -> bool:
-    return signs is None or signs[0] in "ZX"

@@ -20,10 +20,9 @@ class PendingBackward:
     this forward begins: a second one through the same graph stays local (DDP-061). ``noticeable`` says whether the
     outputs will tell when that happens, and ``unreached`` how many of them no backward has reached yet. ``unused``
     holds the parameters that the graph search did not reach; None where no search was made, and ``sink`` the node that
-    ties the outputs together then. ``partial``: its backwards
-    so far were asked for some gradients only (``backward(inputs=...)``), so one more may be synchronised.
-    ``differentiated``: its outputs were, by ``torch.autograd.grad``. ``context`` is the distributed-autograd context in
-    which the forward ran, if any.
+    ties the outputs together then. ``partial``: its backwards so far were asked for some gradients only
+    (``backward(inputs=...)``), so one more may be synchronised. ``differentiated``: its outputs were, by
+    ``torch.autograd.grad``. ``context`` is the distributed-autograd context in which the forward ran, if any.
     """
 
     __slots__ = (

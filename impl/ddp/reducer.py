@@ -394,7 +394,7 @@ class Reducer:
     def _complain(self, text: str) -> NoReturn:
         """RuntimeError for a backward that has come to nothing here; others may be in its reduction."""
         self.iteration.break_off("backward", RuntimeError(text), shadowed=self.reducing_with_others)
-        self._give_up()  # without a wait for others, so that the error comes first
+        self._go_idle()  # without a wait for others, so that the error comes first
         self.log.fail(RuntimeError, text)
 
     def _passed_unnoticed(self) -> str:
@@ -717,10 +717,11 @@ class Reducer:
 
     def abandon(self) -> None:
         """Give up a backward that cannot be completed: gradients stay as they are, the next iteration starts clean."""
-        self._give_up()
+        self._go_idle()
         self.transport.catch_up()
 
-    def _give_up(self) -> None:
+    def _go_idle(self) -> None:
+        """The part of ``abandon`` that waits for nothing."""
         if self.queue.abandon():  # buffers in flight are left to their collectives
             self._lay_out(self.plan)
         if self._armed and self.phase is Phase.FILLING:

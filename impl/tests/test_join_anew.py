@@ -65,8 +65,6 @@ def test_a_new_group_is_in_step():
     assert run_on_ranks(fail_and_go_on, 2, [1], True) == [[6.0, 6.0]] * 2
 
 
-
-
 def fail_at_the_very_end(rank, world):
     model = weight_of_one()
     join = Join([model])

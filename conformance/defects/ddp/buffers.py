@@ -279,7 +279,7 @@ def a_hook_after_the_forward_goes_by_that_forward() -> None:
 @defect("DDP-049")
 def futures_of_a_failed_backward_are_awaited_by_the_next() -> None:
     """What a buffer hook returned in an iteration whose backward failed is waited for in the next one."""
-    edit("self.iteration.futures.clear()", "pass", within="Reducer._give_up")
+    edit("self.iteration.futures.clear()", "pass", within="Reducer._go_idle")
 
 
 @defect("DDP-005", "DDP-087")
