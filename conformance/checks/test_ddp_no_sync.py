@@ -102,6 +102,27 @@ def test_ranks_may_accumulate_over_unequally_many_batches_beside_buffers(ranks, 
             assert firsts == [0, 1, 2, 3], f"rank {rank} did not begin each iteration with rank 0's counter"
 
 
+def accumulate_unequally_in_two(ctx):
+    """The same in two models at once, of which the second has a buffer; the gradients of both."""
+    plain, counting, seen = ddp(ctx, models.scalar()), ddp(ctx, models.Counting(1.0)), []
+    x = 12 * models.place(ctx.rank, 0)
+    for _ in range(4):
+        plain.zero_grad()
+        counting.zero_grad()
+        with plain.no_sync(), counting.no_sync():
+            for _ in range(ctx.rank % 3):
+                (plain(x) + counting(x)).sum().backward()
+        (plain(x) + counting(x)).sum().backward()
+        seen.append((gradient(plain.module.weight), gradient(counting.module.a.weight)))
+    return seen
+
+
+@check("DDP-073", "DDP-078", worlds=MANY, deadline_s=6, beyond=False)
+def test_ranks_may_accumulate_over_unequally_many_batches_in_two_models_of_which_one_has_buffers(ranks):
+    mean = sum(12 * (rank + 1) * (rank % 3 + 1) for rank in range(ranks.world)) / ranks.world
+    assert ranks(accumulate_unequally_in_two) == [[(mean, mean)] * 4] * ranks.world
+
+
 def cross_the_border(ctx):
     """Forward outside with backward inside, and the other way round."""
     x, told = 12 * models.place(ctx.rank, 0), []

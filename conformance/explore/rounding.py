@@ -26,6 +26,8 @@ def is_exact(program: Program) -> bool:
         return False
     if program["second model"] == "behind":
         return False
+    if program["types"] == "half" and program["backward"] == "in two parts" and program.has("accumulation"):
+        return False  # the second part averages the first one's averages once more, each rank's by itself
     whole = program["wiring"] == "side by side" and not program.has("norm") and program["clipped"] != "by norm"
     short = not program.has("rate") or program["types"] in ("float", "double")
     return whole and short and program["optimizer"] not in ("adam", "fused", "decay")

@@ -24,6 +24,7 @@ from conformance.explore.judging import Failure
 from conformance.explore.loading import SUBJECTS_NAMES
 from conformance.explore.offering import ASKED, SUBJECT_MATTER, lacking, offered
 from conformance.explore.program import Program
+from conformance.explore.rounding import is_exact
 from conformance.explore.script import script, write
 from conformance.explore.session import Asked, Explored, batch_row, explore
 from conformance.explore.source import source
@@ -208,6 +209,12 @@ def test_a_buffer_that_begins_large_does_not_end_the_comparison():
 def test_a_program_that_is_exact_has_no_tolerance():
     tolerance = Tolerance(program(context="Join", schedule="uneven"))
     assert {most for rank in tolerance.expected for _, _, most in tolerance.compared(rank)} == {0.0}
+
+
+def test_averages_that_are_averaged_once_more_in_halves_may_round():
+    twice = program(accumulation="every second", backward="in two parts", unused="found", use="by rank")
+    assert is_exact(twice)
+    assert not is_exact(Program({**twice.choices, "types": "half"}))
 
 
 def test_a_row_counts_the_drawn_programs_that_were_compared_in_part(tmp_path):

@@ -91,6 +91,8 @@ class BufferSync:
         #: the same in order
         self.tensors = list(self.named.values())
         self._as_of = registrations.count
+        if self.in_forward and self.tensors:
+            self._iteration.team.tally.buffers_travel = True
 
     # -- when
 

@@ -205,16 +205,16 @@ class Reducer:
         self.queue.lay_out(plan)
         self.readiness.buckets_are_new()
 
-    def replan_due(self, sends_buffers: Callable[[], bool]) -> bool:
+    def replan_due(self) -> bool:
         """Whether this forward begins with an agreement on the order of buckets.
 
-        Not under ``no_sync``, unless it ``sends_buffers``: where ranks accumulate over unequally many batches, that is
-        the first forward of some and the synchronised one of others.
+        Not under ``no_sync``, unless some model of the group synchronises buffers: where ranks accumulate over
+        unequally many batches, those come with the first forward of some and with the synchronised one of others.
         """
         if not self.facts.rebuild_due or not torch.is_grad_enabled():
             return False
         iteration = self.iteration
-        return iteration.wants_reductions or (iteration.session is None and sends_buffers())
+        return iteration.wants_reductions or (iteration.session is None and self.team.tally.buffers_travel)
 
     def replan(self) -> None:
         """Agree on the order that the source of this iteration proposes, and lay the buckets out anew."""

@@ -24,8 +24,6 @@ rank 0, or inside a join the highest rank that is still active.
 
 from __future__ import annotations
 
-from functools import partial
-
 from .buffers import BufferSync
 from .delayed import DelayedReduction
 from .iteration import Moment, Row, Stage
@@ -39,9 +37,8 @@ def order_of(
     """The stages of the model that has these parts, in their order."""
     reduction = reducer.reduction
     before, after, within = Moment.BEFORE_FORWARD, Moment.AFTER_FORWARD, Moment.IN_BACKWARD
-    replan_due = partial(reducer.replan_due, buffers.will_synchronise)
     order = {
-        Stage.REPLAN: Row(before, replan_due, reducer.replan, reducer.replan),
+        Stage.REPLAN: Row(before, reducer.replan_due, reducer.replan, reducer.replan),
         Stage.BUFFERS: Row(before, buffers.due_before_forward, buffers.synchronise, buffers.synchronise),
         Stage.BUFFERS_AFTER: Row(after, buffers.due_after_forward, buffers.synchronise, buffers.synchronise),
         Stage.BUCKETS: Row(within, reduction.bucket_due, reduction.start_bucket, reduction.shadow_all),

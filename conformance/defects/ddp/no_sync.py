@@ -75,13 +75,19 @@ def an_evaluation_rebuilds_the_buckets() -> None:
 @defect("DDP-072")
 def no_sync_rebuilds_the_buckets() -> None:
     """The first forward after the order of arrival is known agrees on the buckets, also one under no_sync."""
-    edit("return iteration.wants_reductions or (iteration.session is None and sends_buffers())", "return True")
+    edit("(iteration.session is None and self.team.tally.buffers_travel)", "True")
 
 
 @defect("DDP-073")
 def the_rebuild_waits_while_buffers_are_sent() -> None:
     """Buckets are rebuilt by synchronised forwards alone, which some ranks begin with buffers, and others do not."""
-    edit("(iteration.session is None and sends_buffers())", "False")
+    edit("(iteration.session is None and self.team.tally.buffers_travel)", "False")
+
+
+@defect("DDP-073")
+def only_a_model_with_buffers_is_rebuilt_where_they_are_sent() -> None:
+    """Another model of the group, without buffers, is rebuilt by synchronised forwards alone."""
+    edit("self.team.tally.buffers_travel)", "bool(list(self.module.buffers())))")
 
 
 @defect("DDP-074")
