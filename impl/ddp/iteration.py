@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -51,15 +52,22 @@ class Row:
     shadow: Callable[[], object] | None
 
 
+class Order(dict[Stage, Row]):
+    """The stages of a model, in their order."""
+
+
 _models = itertools.count()
 
 
 class Iteration:
-    """A model's iterations, one after the other, seen from the ranks. Outside a join it gives the ordinary answers."""
+    """A model's iterations, one after the other, seen from the ranks. Outside a join it gives the ordinary answers.
+
+    The model and its order are held weakly, because both hold the iteration: a model goes with its last reference.
+    """
 
     #: the ranks that gradients are averaged over
     team: Team
-    #: the stages in their order; made by ``stages.order_of`` once all that takes part in them is there
+    #: the stages in their order; see ``follow``
     order: Mapping[Stage, Row]
     #: the join block that the model is in, if any; the context sets it through the model
     session: Session | None = None
@@ -83,13 +91,18 @@ class Iteration:
 
     def __init__(self, joinable: Joinable) -> None:
         """``joinable`` is the model as its join contexts list it."""
-        self.joinable = joinable
+        #: gives the model
+        self.model: Callable[[], Any] = weakref.ref(joinable)
         #: where this model stands, for people
         self.place = Place(next(_models))
         #: futures of buffer hooks, to be awaited before backward returns (DDP-095)
         self.futures: list[torch.futures.Future[Any]] = []
         #: called when a backward has raised: to end what hooks have begun beside its reductions
         self.if_raised: list[Callable[[], None]] = []
+
+    def follow(self, order: Order) -> None:
+        """Go by this order, made by ``stages.order_of`` once all that takes part in it is there."""
+        self.order = weakref.proxy(order)
 
     # -- the ranks
 
@@ -115,7 +128,7 @@ class Iteration:
     def _keeps_initial_world_size(self, session: Session) -> bool:
         """Whether averages divide by the team's size even after ranks have run out, by the rule of the block that the
         model is in; another context, built since then, may have brought its own."""
-        return bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))
+        return bool(getattr(session.hook_of(self.model()), "divides_by_initial_world_size", True))
 
     def known_divisor(self) -> int | None:
         """The same, if no roll call has to be waited for; else None. All ranks get a number, or all get None."""
@@ -157,7 +170,7 @@ class Iteration:
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):
             early = likely and self.buckets_only and not self.session.several_followers
-            self.session.begin(self.joinable, due[0] if due else None, likely=Stage.BUCKETS if early else None)
+            self.session.begin(self.model(), due[0] if due else None, likely=Stage.BUCKETS if early else None)
             self.broken = None  # else it would have refused: nobody was in what is broken off
             if self.recast:
                 self._refuse_recast(self.session)
@@ -214,11 +227,11 @@ class Iteration:
         model's may come in between; otherwise all buckets are announced at once, and at the end it is made sure that
         the ranks agree."""
         if session.several_followers:
-            session.announce(self.joinable, Stage.BUCKET if stage is Stage.BUCKETS else stage)
+            session.announce(self.model(), Stage.BUCKET if stage is Stage.BUCKETS else stage)
         elif stage is Stage.FINISH:
             session.confirm()
         elif stage is not Stage.BUCKET:
-            session.announce(self.joinable, stage)
+            session.announce(self.model(), stage)
 
     def announce_early(self) -> None:
         """A backward begins: let joined ranks start its reduction while this one still computes, without waiting.
@@ -228,4 +241,4 @@ class Iteration:
         session = self.session
         if session is None or session.alone or session.several_followers or not self.buckets_only:
             return
-        session.announce_early(self.joinable, Stage.BUCKETS)
+        session.announce_early(self.model(), Stage.BUCKETS)

@@ -26,18 +26,18 @@ from __future__ import annotations
 
 from .buffers import BufferSync
 from .delayed import DelayedReduction
-from .iteration import Moment, Row, Stage
+from .iteration import Moment, Order, Row, Stage
 from .per_parameter import PerParameterReduction
 from .reducer import Reducer
 
 
 def order_of(
     reducer: Reducer, buffers: BufferSync, delayed: DelayedReduction | None, parameters: PerParameterReduction
-) -> dict[Stage, Row]:
+) -> Order:
     """The stages of the model that has these parts, in their order."""
     reduction = reducer.reduction
     before, after, within = Moment.BEFORE_FORWARD, Moment.AFTER_FORWARD, Moment.IN_BACKWARD
-    order = {
+    order = Order({
         Stage.REPLAN: Row(before, reducer.replan_due, reducer.replan, reducer.replan),
         Stage.BUFFERS: Row(before, buffers.due_before_forward, buffers.synchronise, buffers.synchronise),
         Stage.BUFFERS_AFTER: Row(after, buffers.due_after_forward, buffers.synchronise, buffers.synchronise),
@@ -45,7 +45,7 @@ def order_of(
         Stage.BUCKET: Row(within, reduction.bucket_due, reduction.start_bucket, reduction.shadow_bucket),
         Stage.FINISH: Row(within, reduction.finish_due, reduction.finish, reduction.shadow_finish),
         Stage.PARAMETER: Row(within, parameters.due, parameters.reduce, None),
-    }
+    })
     if delayed is not None:
         order[Stage.DELAYED] = Row(within, lambda: True, delayed.reduce, delayed.shadow)
     return order

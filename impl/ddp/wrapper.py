@@ -253,7 +253,8 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _connect_parts(self) -> None:
         """Say in which order the parts act, and what of them faces a join context."""
-        self._iteration.order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
+        self._order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
+        self._iteration.follow(self._order)
         self.reducer.arrivals.beside = self._delayed_parameters
         final = [*self._module_parameters, *self._delayed_parameters]
         self._uneven = UnevenInputs(

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ..comm.pending import Watch
 from ..comm.ranks import Team
 from ..comm.tally import Block
 from .channel import ControlChannel
@@ -35,8 +34,6 @@ class BaseSession(ABC):
         self._failures = SessionFailures(team)
         self._layout = layout
         self._channel = ControlChannel(team, device, layout, self._failures.mark_shared)
-        #: raises ``PeerFailed`` if a peer has left the block by an exception; to be handed to waits
-        self.watch: Watch = self._failures.watch
         self._state = SessionState.LIVE  # only _move assigns it
         self._warned_of_skew = False
 
@@ -61,6 +58,10 @@ class BaseSession(ABC):
     @abstractmethod
     def shadow(self) -> bool:
         """Follow the live ranks until nobody is live. True if this rank was among the last."""
+
+    def watch(self, failure: Exception | None = None) -> None:
+        """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""
+        self._failures.watch(failure)
 
     def enter(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 
 
@@ -100,8 +99,10 @@ class FollowedSession(Protocol):
     """The session of a context that holds a follower, as its joinables see it; ``Session`` is what keeps it."""
 
     team: Team
-    watch: Watch
     several_followers: bool  # whether more than one joinable leads
+
+    def watch(self, failure: Exception | None = None) -> None:
+        """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""
 
     def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
         """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given."""

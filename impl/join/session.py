@@ -81,7 +81,6 @@ class Session(BaseSession):
         self._main_hooks: Counter[int] = Counter()  # how many of each follower have run here
         #: asked where a backward is left out; None before the block, and once all ranks have left one out alike
         self._left_open: LeftOpen | None = None
-        self.watch = self._watch
 
     # what followers call on live ranks
 
@@ -328,9 +327,9 @@ class Session(BaseSession):
                 raise self._only_some_left_open(place, int(self.team.rank))
             self._left_open = None
 
-    def _watch(self, failure: Exception | None = None) -> None:
+    def watch(self, failure: Exception | None = None) -> None:
         """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""
-        self._failures.watch(failure)
+        super().watch(failure)
         if failure is not None or self._left_open is None:
             return
         for place, hook in self._followers.items():

@@ -25,7 +25,8 @@ class Loopback:
         self.started = []
         self.done = 0  # backwards that were delivered
         self.hook = None
-        self.iteration = Iteration(None)
+        self.model = Mock()
+        self.iteration = Iteration(self.model)
         self.iteration.team = SimpleNamespace(rank=0, size=RANKS, group=None, tally=Tally(), guard=None)
 
     def step(self):
@@ -57,7 +58,8 @@ def build(model, *, find_unused=False, static_graph=False, as_view=False, cap=1)
     )
     if static_graph:
         reducer.start_over(static_graph=True)
-    transport.iteration.order = order_of(reducer, Mock(), None, Mock())
+    transport.order = order_of(reducer, Mock(), None, Mock())
+    transport.iteration.follow(transport.order)
     reducer.optimizers.append(transport)
     return reducer, transport
 

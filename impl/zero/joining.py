@@ -28,6 +28,7 @@ from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, 
 from .groups import settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, needs_closure
+from .weak import Weak
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE, HOOKS = range(3)
@@ -40,8 +41,11 @@ Kept = dict[int, torch.Tensor | None]
 class Joining:
     """What one ZeRO optimizer does differently inside a join context."""
 
+    #: known to the session by its identity
+    _zero = Weak[Joinable]()
+
     def __init__(self, zero: Joinable, shard: Shard, publisher: Publisher) -> None:
-        self._zero = zero  # known to the session by its identity
+        self._zero = zero
         self._shard = shard
         self._publisher = publisher
         self._device = shard.device

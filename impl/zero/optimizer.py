@@ -30,6 +30,7 @@ from .overlapping import Overlap, OverlapInfo, PartialSteps
 from .partition import ShardPlan
 from .publisher import Publisher
 from .shard import Shard
+from .weak import Weak
 
 logger = logging.getLogger(__name__)
 
@@ -429,6 +430,8 @@ class _ZeROJoinHook(FollowingHook):
 
     acts = ACTS
     leads = False
+    #: the optimizer; it keeps the hook
+    zero = Weak[ZeroRedundancyOptimizer]()
 
     def __init__(self, zero: Any) -> None:
         if not isinstance(zero, ZeroRedundancyOptimizer):

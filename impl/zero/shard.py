@@ -30,12 +30,16 @@ from .copies import Content, Copies
 from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
+from .weak import Weak
 
 logger = logging.getLogger(__name__)
 
 
 class Shard:
     """The parameters that this rank owns, the ordinary optimizer that steps them, and the state of both."""
+
+    #: the optimizer whose groups users read and write
+    exposed = Weak[torch.optim.Optimizer]()
 
     def __init__(
         self,
@@ -44,7 +48,6 @@ class Shard:
         constructor: Callable[..., torch.optim.Optimizer],
         defaults: dict[str, Any],
     ) -> None:
-        #: the optimizer whose groups users read and write
         self.exposed = exposed
         #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
         self.team = team

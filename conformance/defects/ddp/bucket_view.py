@@ -11,7 +11,7 @@ from ..planting import defect, edit, swap
 def batched_copy_divides_twice() -> None:
     """With batched copies the average is divided once more."""
     def deliver(self: Reducer) -> None:
-        if self.iteration.joinable.batched_grad_copy:  # type: ignore[attr-defined]
+        if self.iteration.model().batched_grad_copy:
             for parameter in self.parameters:
                 if parameter.grad is not None:
                     parameter.grad /= self.team.size

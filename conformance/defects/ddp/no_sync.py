@@ -13,7 +13,7 @@ from ..planting import defect, edit, swap
 def backward_decides_about_sync() -> None:
     """What counts is where the backward runs, not where the forward ran."""
     def begin(self: Reducer, pending: PendingBackward) -> None:
-        model = self.iteration.joinable
+        model = self.iteration.model()
         pending.sync = model.require_backward_grad_sync
         right(self, pending)
 

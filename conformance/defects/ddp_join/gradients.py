@@ -27,7 +27,7 @@ def divide_setting_of_the_first_context_stays() -> None:
 def divide_setting_is_that_of_the_context_that_was_built_last() -> None:
     """Of contexts that are built before the first is entered, all divide as the last one."""
     edit(
-        'bool(getattr(session.hook_of(self.joinable), "divides_by_initial_world_size", True))',
+        'bool(getattr(session.hook_of(self.model()), "divides_by_initial_world_size", True))',
         "self.divides_by_initial_world_size", within="_keeps_initial_world_size",
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def second_model_divides_by_the_initial_size() -> None:
     """Only the first model of a context divides by the active ranks."""
     edit(
         "if self.session is None or",
-        "if self.session is None or not self.joinable._join_config.is_first_joinable or",
+        "if self.session is None or not self.model()._join_config.is_first_joinable or",
         within="Iteration.divisor",
     )
 

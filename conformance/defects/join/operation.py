@@ -124,7 +124,7 @@ def backward_left_out_on_one_rank_is_taken_for_everybodys() -> None:
 @defect("JOIN-024")
 def backward_left_out_is_not_looked_for() -> None:
     """Who waits in a reduction does not look whether another rank has left it out."""
-    edit("if who is not None:", "if False:", within="_watch")
+    edit("if who is not None:", "if False:", within="Session.watch")
 
 
 @defect("JOIN-024")
