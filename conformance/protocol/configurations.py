@@ -44,7 +44,7 @@ def schedules(world: int) -> Iterator[tuple[int, ...]]:
 
 
 def everything(programs: Sequence[str], dividing: Sequence[str], worlds: Sequence[int]) -> list[Configuration]:
-    """All configurations, those without failures first and small ones before large ones; else in a drawn order.
+    """All configurations: those without failures first, and of them those at fewer ranks; else in a drawn order.
 
     ``dividing``: the programs to which it matters what averages divide by.
     """
@@ -61,6 +61,7 @@ def everything(programs: Sequence[str], dividing: Sequence[str], worlds: Sequenc
     small = _drawn([each for each in orders + failing if each.world == min(WORLDS)])
     large = _drawn([each for each in failing if each.world > min(WORLDS)])
     mixed = [each for pair in zip_longest(_few(small), large) for each in (*(pair[0] or ()), pair[1])]
+    unharmed = [each for size in sorted(worlds) for each in _drawn([one for one in unharmed if one.world == size])]
     return unharmed + [each for each in mixed if each is not None]
 
 

@@ -43,7 +43,7 @@ class Table:
         return f"{done} of {asked} configurations, {runs} runs, {self.states} states"
 
     def __str__(self) -> str:
-        rows = [_HEAD, *(self._row(group) for group in self._of)]
+        rows = [_HEAD, *(self._row(group) for group in sorted(self._of))]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD) - 1)]
         lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
         return "\n".join([*lines, "", self._total()])

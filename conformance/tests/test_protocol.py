@@ -94,6 +94,17 @@ def test_all_schedules_of_both_worlds_are_asked_for_with_and_without_failures():
     assert set(telling(asked)) <= set(asked)
 
 
+def test_time_that_does_not_suffice_leaves_no_program_out():
+    asked = everything(list(PROGRAMS), ["ddp"], (2, 3))
+    first_large, first_failing = (
+        next(at for at, each in enumerate(asked) if holds(each))
+        for holds in (lambda each: each.world == 3, lambda each: each.fails)
+    )
+    assert first_large < first_failing
+    for begin in (0, first_large, first_failing):
+        assert {each.program for each in asked[begin : begin + 12 * len(PROGRAMS)]} == set(PROGRAMS)
+
+
 @pytest.mark.slow
 def test_the_command_explores_one_schedule_and_says_how_it_ended(capsys):
     asked = ["protocol", "--program", "plain", "--inputs", "0,0", "--minutes", "5", "--jobs", "1"]
