@@ -195,7 +195,7 @@ class SuiteRun:
         """Judge, write the footer, end the clusters."""
         judged = Judgement(
             tuple(self.asked.subjects), tuple(self._clauses()), tuple(self.results), self.asked.again_for,
-            () if interrupted or not self.whole else tuple(self._stale()), interrupted, self._told_extent(),
+            () if interrupted or not self.whole else tuple(self._stale()), interrupted, self._told_extent(interrupted),
             in_part(self.left_out, [result.case for result in self.results]),
         )  # fmt: skip
         self.judgement = judged
@@ -246,9 +246,11 @@ class SuiteRun:
     def _of(self, subject: str) -> list[Result]:
         return [result for result in self.results if result.case.subject == subject]
 
-    def _told_extent(self) -> str:
+    def _told_extent(self, interrupted: bool) -> str:
         more = f", and {self.settled} more for listed deviations that had not shown" if self.settled else ""
-        return self.extent + more
+        finished = len({result.case for result in self.results})
+        ended = f"; {finished} {'was' if finished == 1 else 'were'} finished" if interrupted and self.extent else ""
+        return self.extent + more + ended
 
     def _scope(self, subject: str) -> Scope:
         known = self.known()

@@ -183,6 +183,7 @@ def test_an_interrupted_run_keeps_what_was_finished_and_leaves_no_process(tmp_pa
     assert record.footer["interrupted"]
     assert not record.complete
     assert "Interrupted" in out
+    assert "cases; 1 was finished" in out
     assert "Traceback" not in err
     wait_for(lambda: marked(mark) == [], 60)
 
