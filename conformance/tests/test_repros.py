@@ -58,6 +58,14 @@ def with_ours(text: str) -> str:
     return path + text.replace("deadline=15", "deadline=120")
 
 
+def run(folder, name, whose):
+    text = script_of(EVERY[name])
+    script = folder / f"{name}_{whose}.py"
+    script.write_text(text if whose == "torch" else with_ours(text))
+    breaks = whose == "torch" and shows_with_this_torch(EVERY[name])
+    return shown_by(script, 3 if breaks else 1)
+
+
 def shown_by(script, times):
     """What a script shows. Some breaks are races: one that does not show is looked for again."""
     for _ in range(times - 1):
@@ -76,11 +84,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with ThreadPoolExecutor(4 if len(tests) > 2 * len(QUICK) else 2) as pool:
         for item in tests:
             name, whose = item.callspec.params["name"], item.callspec.params["whose"]
-            text = script_of(EVERY[name])
-            script = folder / f"{name}_{whose}.py"
-            script.write_text(text if whose == "torch" else with_ours(text))
-            breaks = whose == "torch" and shows_with_this_torch(EVERY[name])
-            runs[name, whose] = pool.submit(shown_by, script, 3 if breaks else 1)
+            runs[name, whose] = pool.submit(run, folder, name, whose)
         try:
             yield runs
         finally:  # after Ctrl-C, too: else it would end only after all that were still to come
@@ -117,6 +121,11 @@ def test_a_script_is_short_and_imports_only_torch_and_the_standard_library(name)
     }
     assert modules - sys.stdlib_module_names == {"torch"}
     assert not any(isinstance(node, ast.ImportFrom) and node.level for node in imported)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_ours_can_take_the_place_of_torchs_classes_in_a_script(name):
+    assert "from impl" in with_ours(script_of(EVERY[name]))
 
 
 def test_a_schedule_is_put_into_the_script():

@@ -4,6 +4,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from .prelude import judge
 
@@ -22,7 +23,7 @@ def reduced(_state, bucket):
 
 
 def train(rank):
-    model = torch.nn.parallel.DistributedDataParallel(Two(), bucket_cap_mb=1e-4)
+    model = DistributedDataParallel(Two(), bucket_cap_mb=1e-5)
     model.register_comm_hook(None, reduced)
     try:
         with model.join():
