@@ -49,6 +49,9 @@ STRICT      ?=
 SEED        ?=
 NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
 
+# whether a variable that is 1 or 0 is 1
+is_on = $(if $(filter-out 0 1,$($(1))),$(error $(1) is 1 or 0, not '$($(1))'))$(filter 1,$($(1)))
+
 VENV := .venv
 
 # SETUP=0: use PYTHON's own environment as it is, and touch no network.
@@ -117,7 +120,7 @@ JUDGE = $(RUN) -m $(ON_HOSTS) conformance run --subject '$(SUBJECT)' --backend '
 
 # Without WORLDS and SELECT the quick tier; with them every case of that part.
 conformance: $(READY)
-	$(JUDGE) $(if $(WORLDS)$(SELECT),,--tier quick) $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(RESUME),--resume) $(if $(POISON),--poison) $(ARGS)
+	$(JUDGE) $(if $(WORLDS)$(SELECT),,--tier quick) $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(call is_on,RESUME),--resume) $(if $(call is_on,POISON),--poison) $(ARGS)
 
 # Goes on by itself with what an earlier run of the same question left unfinished in OUT.
 conformance-full: $(READY)
@@ -152,7 +155,7 @@ repros: $(READY)
 
 # Goes on by itself with an unfinished record of the same cells in OUT.
 faults: $(READY)
-	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(TENTH),--tenth --seed '$(or $(SEED),0)') $(if $(filter 0,$(STRICT)),--no-strict) --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
+	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(call is_on,TENTH),--tenth --seed '$(or $(SEED),0)') $(if $(STRICT),$(if $(call is_on,STRICT),,--no-strict)) --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
 
 soak: $(READY)
 	@$(RUN) -m conformance soak --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),20)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(SOAK_OUT)' $(ARGS)

@@ -1,5 +1,9 @@
 """Bad input to every command of the suite: status 2, a sentence with the remedy, no traceback, no file touched."""
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from conformance.__main__ import main
@@ -263,3 +267,25 @@ def test_more_ranks_than_there_are_gpus_is_bad_input(place, capsys):
 
     words = f"{FAKE} --backend nccl --worlds {torch.cuda.device_count() + 1}"
     refused(main, words, "nccl", place, capsys)
+
+
+SWITCHES = [
+    ("TENTH", "faults", "--tenth"), ("STRICT", "faults", "--no-strict"),
+    ("RESUME", "conformance", "--resume"), ("POISON", "conformance", "--poison"),
+]  # fmt: skip
+
+
+def said_by_make(line):
+    """What make would run, or says."""
+    words = ["make", "-n", *line.split(), "SETUP=0", "PYTHON=python3"]
+    return subprocess.run(words, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="not run: no make")
+def test_make_takes_1_and_0_for_what_is_on_or_off_and_nothing_else():
+    for name, command, option in SWITCHES:
+        given = {value: said_by_make(f"{command} {name}={value}") for value in ("1", "0", "no")}
+        has = {value: option in done.stdout.split() for value, done in given.items()}
+        assert has == {"1": name != "STRICT", "0": name == "STRICT", "no": False}, name
+        assert [given["1"].returncode, given["0"].returncode, given["no"].returncode] == [0, 0, 2]
+        assert f"{name} is 1 or 0, not 'no'" in given["no"].stderr
