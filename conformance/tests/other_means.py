@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch.nn.parameter import UninitializedParameter
 
 from conformance.subjects import Subject
@@ -104,9 +105,12 @@ class EndOfBackward(nn.Module):
                 raise Refused(f"ranks have unlike models, from trained parameter {place} on")
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        if self.require_backward_grad_sync and self._reduces:
+        if compiled_autograd.compiled_autograd_enabled:
+            raise Refused("the hooks of this model are not called in a backward that is compiled")
+        if self._reduces and (self.require_backward_grad_sync or torch.is_grad_enabled()):
             for buffer in self.module.buffers():
                 self._from_first(buffer)
+        self._due = False  # a backward that failed has left it
         if torch.is_grad_enabled():
             if self._missed:
                 names = {each: name for name, each in self.module.named_parameters()}
@@ -131,10 +135,10 @@ class EndOfBackward(nn.Module):
 
     def _from_first(self, tensor: torch.Tensor) -> None:
         """A copy of the tensor travels; the tensor itself is only written."""
-        sent = [tensor.detach().clone().contiguous()]
-        dist.broadcast(sent[0], dist.get_global_rank(self._group, 0), self._group)
-        with torch.no_grad():
-            tensor.data.copy_(sent[0])
+        with torch.no_grad(), torch._C._DisableFuncTorch():  # in a function that is transformed, too
+            sent = tensor.detach().clone().contiguous()
+            dist.broadcast(sent, dist.get_global_rank(self._group, 0), self._group)
+            tensor.data.copy_(sent)
 
     def _arrived(self, parameter: nn.Parameter) -> None:
         self._came.add(parameter)
@@ -146,18 +150,18 @@ class EndOfBackward(nn.Module):
     def _reduce(self) -> None:
         self._due = False
         held = [each.grad if each in self._came else None for each in self._trained]
-        came = [0 if grad is None else 1 + grad.is_sparse for grad in held]
-        kinds = torch.tensor(came, dtype=torch.uint8)  # of gradients that any rank has: 1 dense, 2 sparse
+        came = [0 if grad is None else 1 + (grad.sparse_dim() if grad.is_sparse else 0) for grad in held]
+        kinds = torch.tensor(came, dtype=torch.uint8)  # that any rank has: 1 dense, n + 1 sparse in n dimensions
         dist.all_reduce(kinds, dist.ReduceOp.MAX, self._group)
         missed = [at for at, each in enumerate(self._trained) if each not in self._now]
         self._missed = [] if self._may_miss else missed
         self._came.clear()
         for parameter, kind in zip(self._trained, kinds.tolist(), strict=True):
             if kind:
-                parameter.main_grad = self._average(parameter, parameter.grad, kind == 2)
+                parameter.main_grad = self._average(parameter, parameter.grad, kind - 1)
                 parameter.grad = parameter.main_grad
 
-    def _average(self, parameter: nn.Parameter, mine: torch.Tensor | None, sparse: bool) -> torch.Tensor:
+    def _average(self, parameter: nn.Parameter, mine: torch.Tensor | None, sparse_dims: int) -> torch.Tensor:
         """The mean in a new tensor, laid out as the parameter is; divided first, then added."""
         wanted = getattr(parameter, "grad_dtype", None) or parameter.dtype
         if mine is None:
@@ -166,7 +170,7 @@ class EndOfBackward(nn.Module):
         everyone = [torch.empty_like(mine).contiguous() for _ in range(self._group.size())]
         dist.all_gather(everyone, mine.contiguous() / len(everyone), self._group)
         mean = torch.empty_like(parameter, dtype=mine.dtype).copy_(torch.stack(everyone).sum(0))
-        return mean.to_sparse(1) if sparse else mean
+        return mean.to_sparse(sparse_dims) if sparse_dims else mean
 
 
 subject = Subject(
