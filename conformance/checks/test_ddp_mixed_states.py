@@ -9,7 +9,7 @@ import torch
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mean_of_all, mine, mixed, or_lacks_accelerator, trained
-from conformance.fixtures.training import parameters
+from conformance.fixtures.training import gradients, parameters, scalar_means
 from conformance.ranks import caught
 
 LOW = torch.bfloat16
@@ -182,3 +182,33 @@ def test_whatever_is_done_where_a_forward_has_lowered_parameters_they_are_full_t
     for told in ranks(do_each):
         for act, seen in told.items():
             assert seen == (full, {"weight": [mean_of_all(ranks.world)]}, full, {"torch.float32"}), act
+
+
+# -- a part that is thawed where a forward has lowered it, and then ranks run out of inputs
+
+
+def thaw_behind_a_forward(ctx, schedule):
+    """A forward whose backward never comes, a part that is thawed, and a context: its gradients, and what is held."""
+
+    def run():
+        module, seen = models.Branches(), []
+        module.b.requires_grad_(False)
+        model = mixed(ctx, module, {"param_dtype": LOW})
+        model(mine(ctx), with_b=True)
+        module.b.requires_grad_(True)
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device), with_b=True).sum().backward()
+                seen.append(gradients(model))
+        return seen, parameters(model), {str(each.dtype) for each in model.parameters()}
+
+    return or_lacks_accelerator(ctx, run)
+
+
+@check("DDP-135", "DDPJ-009", worlds=(2, 3), beyond=False)
+def test_what_is_thawed_behind_a_forward_without_a_backward_is_averaged_until_the_last_rank_has_run_out(ranks):
+    schedule = (1, *[3] * (ranks.world - 1))
+    means = [{"a.weight": [mean], "b.weight": [mean]} for mean in scalar_means(schedule)]
+    for rank, told in enumerate(ranks(thaw_behind_a_forward, schedule)):
+        assert told == (means[: schedule[rank]], {"a.weight": [1.0], "b.weight": [1.0]}, {"torch.float32"}), rank

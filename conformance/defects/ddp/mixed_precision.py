@@ -324,3 +324,9 @@ def thawed_parameters_tell_of_no_backward() -> None:
 def changed_copies_are_lost() -> None:
     """A step after a forward that has no backward changes low-precision copies, and is lost without a word."""
     edit("if self._changed():", "if False:", within="_check_unchanged")
+
+
+@defect("DDPJ-009")
+def thawed_where_they_are_low() -> None:
+    """What is thawed while a forward has lowered it seems to be cast later, when some rank has run out of inputs."""
+    edit("self.restore_full_values()", "pass", within="notice_changes")

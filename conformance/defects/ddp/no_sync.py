@@ -66,6 +66,21 @@ def use_before_the_last_backward_forgotten() -> None:
     swap(Usage, "here", lambda self, index: index not in self.unused)
 
 
+@defect("DDP-077")
+def use_before_a_new_beginning_forgotten() -> None:
+    """A new group, or a thawed parameter, makes forget what was used only inside no_sync."""
+    edit(
+        "self._since_sync.extend(bytes(len(self._specs) - len(self._since_sync)))",
+        "self._since_sync = bytearray(len(self._specs))",
+    )
+
+
+@defect("DDP-077")
+def an_evaluation_forgets_use() -> None:
+    """A forward in between that is not synchronised makes forget what was used only inside no_sync."""
+    edit("        buffers.evaluated()\n", "        buffers.evaluated()\n        self.reducer.usage.delivered()\n")
+
+
 @defect("DDP-047")
 def an_evaluation_rebuilds_the_buckets() -> None:
     """The first forward after the order of arrival is known agrees on the buckets, also one without gradients."""
