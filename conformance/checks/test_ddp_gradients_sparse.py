@@ -357,6 +357,54 @@ def goes_on_behind_rows(ranks, where):
         assert told == [[[mean], [0.0, mean, 0.0, 0.0]]] * (4 if error is None else 2), f"rank {rank}"
 
 
+class Amid(nn.Module):
+    """A sparse table whose gradient comes between those of two layers; backward may fail before it or behind it."""
+
+    fails = ""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.table, self.last = models.scalar(), nn.Embedding(4, 1, sparse=True), models.scalar()
+        nn.init.ones_(self.table.weight)
+
+    def forward(self, x):
+        first = self.first(x)
+        both = first * self.table(torch.zeros(1, dtype=torch.long, device=x.device))
+        if self.fails:
+            (both if self.fails == "before" else first).register_hook(fail)
+        return self.last(both)
+
+
+def fail_before_and_behind_rows(ctx):
+    """Once backward fails on all ranks, on some of them before the table's gradient and on others behind it."""
+    model, told = ddp(ctx, Amid().to(ctx.device), bucket_cap_mb=1e-6), []
+
+    def train():
+        for iteration in range(6):
+            model.module.fails = ("before", "behind")[ctx.rank % 2] if iteration == 3 else ""
+            model.zero_grad()
+            loss = model(mine(ctx)).sum()
+            if iteration == 3:
+                assert caught(loss.backward) is not None
+                continue
+            loss.backward()
+            told.append([whole(each.grad).to_dense().flatten().tolist() for each in model.module.parameters()])
+
+    error = caught(train)
+    ctx.meet("told")
+    return error, told
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_rows_that_some_ranks_have_not_sent_when_all_failed_are_nobodys(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, told) in enumerate(ranks(fail_before_and_behind_rows)):
+        if error is not None:
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+            ranks.at_limit("after a backward that failed, the next forward is refused")
+        assert told == [[[mean], [mean, 0.0, 0.0, 0.0], [mean]]] * (5 if error is None else 3), f"rank {rank}"
+
+
 # -- a backward that failed on one rank after all of it was sent
 
 

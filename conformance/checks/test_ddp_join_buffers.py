@@ -197,7 +197,8 @@ def average_buffers(state, buffers):
         buffer /= ctx.world
 
 
-def train_with_buffer_hook(ctx, schedule, location):
+def train_with_buffer_hook(ctx, schedule, location, evaluates):
+    """``evaluates``: before each iteration the model, in training mode, runs once without gradients."""
     model = ddp(ctx, models.Counting(step_of(ctx.rank)))
     place = getattr(private(ctx.subject.ddp, "_BufferCommHookLocation"), location)
     seen, calls = [], []
@@ -206,8 +207,12 @@ def train_with_buffer_hook(ctx, schedule, location):
         private(model, "_register_buffer_comm_hook")((ctx, calls), average_buffers, place)
         with model.join():
             for iteration in range(schedule[ctx.rank]):
+                x = models.divisible_scalar(ctx.rank, iteration)
+                if evaluates:
+                    with torch.no_grad():
+                        model(x)
                 model.zero_grad()
-                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                model(x).sum().backward()
                 seen.append(gradients(model)["a.weight"][0])
 
     error = caught(loop)
@@ -227,20 +232,22 @@ def is_refused(ranks, errors):
     return False
 
 
-def assert_right_or_refused(ranks, location):
+def assert_right_or_refused(ranks, location, *, evaluating=(False,)):
     schedule = tuple(1 + 2 * rank for rank in range(ranks.world))  # the last one is alone, and knows it, at its end
-    told = ranks(train_with_buffer_hook, schedule, location)
-    if is_refused(ranks, [error for error, *_ in told]):
-        return
-    for rank, (_, seen, calls, _) in enumerate(told):
-        assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
-        assert calls == max(schedule), f"so often the hook, which communicates, has run on rank {rank}"
-    assert len({count for *_, count in told}) == 1, "buffers differ after the block"
+    for evaluates in evaluating:
+        told = ranks(train_with_buffer_hook, schedule, location, evaluates)
+        if is_refused(ranks, [error for error, *_ in told]):
+            return
+        often = told[-1][2] if evaluates else max(schedule)  # no document says how often it runs without gradients
+        for rank, (_, seen, calls, _) in enumerate(told):
+            assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}, {evaluates=}"
+            assert calls == often, f"so often the hook, which communicates, has run on rank {rank}"
+        assert len({count for *_, count in told}) == 1, f"buffers differ after the block, {evaluates=}"
 
 
 @check("DDPJ-026", worlds=MANY, beyond=False)
 def test_a_buffer_hook_after_the_forward_is_followed_or_refused(ranks):
-    assert_right_or_refused(ranks, "POST_FORWARD")
+    assert_right_or_refused(ranks, "POST_FORWARD", evaluating=(False, True))
 
 
 @check("DDPJ-026", worlds=MANY, beyond=False)

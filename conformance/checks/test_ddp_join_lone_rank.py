@@ -11,6 +11,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
+from conformance.fixtures.observing import takes
 from conformance.fixtures.training import Job, ddp, expected, gradients, scalar_means
 
 TINY_MIB = 1e-4
@@ -50,9 +51,10 @@ def test_a_rank_that_is_alone_before_the_buckets_settle_leaves_all_in_step(ranks
                 assert mine == means[: schedule[rank]], f"rank {rank}, first schedule {first}, then {schedule}"
 
 
-def train_static(ctx, epochs):
+def train_static(ctx, epochs, options):
     """One static graph, of which rank 0 alone uses a part; a context for each epoch, and iterations outside."""
-    model, seen = ddp(ctx, models.Branches(), static_graph=True), []
+    takes(ctx, *options)
+    model, seen = ddp(ctx, models.Branches(), static_graph=True, **options), []
     for number, schedule in enumerate(epochs):
         with nullcontext() if number == len(epochs) - 1 else model.join():
             for iteration in range(schedule[ctx.rank]):
@@ -77,8 +79,11 @@ def static_alone(epochs, world):
     return rows
 
 
-@check("DDPJ-032", worlds=MANY, beyond=False)
-def test_a_static_graph_that_a_lone_rank_has_trained_goes_on_with_all(ranks):
+@check("DDPJ-032", worlds=MANY, beyond=False, each=True, scenarios={
+    "what nobody uses is sent": {},
+    "what nobody uses is left out": {"skip_all_reduce_unused_params": True},
+})  # fmt: skip
+def test_a_static_graph_that_a_lone_rank_has_trained_goes_on_with_all(ranks, scenario):
     rest, even = ranks.world - 1, (3,) * ranks.world
     for epochs in (
         ((*[0] * rest, 4), even, even),
@@ -86,7 +91,7 @@ def test_a_static_graph_that_a_lone_rank_has_trained_goes_on_with_all(ranks):
         ((*[1] * rest, 4), (4, *[1] * rest), even),
         ((*[0] * rest, 1), (0, *[3] * rest), even),
     ):
-        assert ranks(train_static, epochs) == static_alone(epochs, ranks.world), f"schedules {epochs}"
+        assert ranks(train_static, epochs, scenario) == static_alone(epochs, ranks.world), f"schedules {epochs}"
 
 
 # -- while the others wait

@@ -404,3 +404,22 @@ def test_a_model_may_have_a_join_hook_of_the_users_around_its_own(ranks):
             ]
             means = [sum(each) / (ranks.world if divide else len(each)) for each in data]
             assert told == [(deficits(schedule)[rank], means)] * 2, f"rank {rank} of {schedule}, {divide=}"
+
+
+def train_two_with_own_hooks(ctx, schedule):
+    """Of two models that take turns, of which only the first iteration is synchronised: the main hooks of each."""
+    logs = [], []
+    kinds = [with_own_hook(ctx, ctx.subject.DistributedDataParallel, log) for log in logs]
+    several = [kind(scalar().to(ctx.device), process_group=ctx.group) for kind in kinds]
+    with ctx.subject.Join(several):
+        for iteration in range(schedule[ctx.rank]):
+            for model in several:
+                with model.no_sync() if iteration else nullcontext():
+                    model(divisible_scalar(ctx.rank, iteration)).sum().backward()
+    return [sum("main" in entry for entry in log) for log in logs]
+
+
+@check("JOIN-025", worlds=MANY, beyond=False)
+def test_iterations_of_two_models_that_a_lone_rank_runs_are_counted_each_by_itself(ranks):
+    schedule = (*[1] * (ranks.world - 1), 6)
+    assert ranks(train_two_with_own_hooks, schedule) == [[5, 5]] * (ranks.world - 1) + [[0, 0]]

@@ -307,3 +307,9 @@ def only_the_mode_with_buckets_awaits_futures_under_no_sync() -> None:
         "if self.iteration.futures and not pending.sync",
         "if self.arrivals.watching and self.iteration.futures and not pending.sync",
     )
+
+
+@defect("DDPJ-026")
+def no_roll_call_before_a_hook_without_gradients() -> None:
+    """A forward without gradients tells nobody of itself, though a buffer hook follows it on all ranks."""
+    edit("needed = recorded or self._buffer_sync.due_after_forward()", "needed = recorded")

@@ -713,3 +713,15 @@ def a_gradient_inside_another_is_not_seen() -> None:
 def compiled_backwards_are_let_through() -> None:
     """Nobody looks whether the backward is to be compiled."""
     edit('"torch._dynamo" in sys.modules and kernels.backwards_are_compiled()', "pending is None")
+
+
+@defect("DDPJ-009")
+def half_rows_are_divided_by_all() -> None:
+    """Rows in half precision, which are divided before they are sent, are divided by all ranks whoever is active."""
+    edit("gradient = gradient / self.iteration.divisor()", "gradient = gradient / self.iteration.team.size")
+
+
+@defect("DDP-057")
+def rows_of_a_failed_backward_are_kept_behind_a_layer() -> None:
+    """Rows that one rank has not sent when its backward failed travel with the next ones, unless those start first."""
+    edit("if bucket.spec.index == 0:", "if bucket.spec.index == 0 and bucket.spec.sparse:")

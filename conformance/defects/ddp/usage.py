@@ -398,3 +398,9 @@ def only_the_last_of_several_forwards_knows_what_the_others_use() -> None:
 def forwards_without_a_backward_count_as_well() -> None:
     """What an evaluation with gradients has used is awaited by the next backward, until its end."""
     edit("kernels.is_evaluated(sink)", "not each.spent")
+
+
+@defect("DDPJ-032")
+def left_out_before_all_have_learned() -> None:
+    """What no rank has used yet is left out, though some rank has not trained the static graph yet."""
+    edit('know("leaves_out", self.skips_unused and not holds_back)', 'know("leaves_out", self.skips_unused)')

@@ -16,3 +16,9 @@ def consolidations_are_counted_by_their_target() -> None:
 def notes_of_the_past_are_read() -> None:
     """A failure in one context is taken for one in the contexts that follow."""
     edit("self._sessions += 1", "self._sessions = 1")
+
+
+@defect("JOIN-025")
+def iterations_of_a_lone_rank_belong_to_one_model() -> None:
+    """What a lone rank has not reported of one model is reported as iterations of the next one that begins."""
+    edit("channel.unreported != place or ", "")
