@@ -433,10 +433,11 @@ class Counted(torch.optim.SGD):
         return super().step(closure)
 
 
-def go_on_with_copies(ctx, make):
-    """Parameters and their optimizer are copied together after two steps; then both are trained, apart."""
-    params, seen = some_parameters(ctx), []
-    optimizer = make(params, Counted, lr=0.5, momentum=0.5)
+def go_on_with_copies(ctx, make, views):
+    """Parameters and their optimizer are copied together after two steps; then both are trained, apart. At last
+    whether as many of the copies lie in one memory as of what they are copied from."""
+    params, seen = some_parameters(ctx, 7), []
+    optimizer = make(params, Counted, lr=0.5, momentum=0.5, parameters_as_bucket_view=views)
 
     def train(optimizer, params, iterations):
         for iteration in iterations:
@@ -450,21 +451,23 @@ def go_on_with_copies(ctx, make):
     another.param_groups[0]["momentum"] = 0.25
     train(another, others, range(2, 5))
     train(optimizer, params, range(5, 7))
-    return seen
+    memories = [len({each.untyped_storage().data_ptr() for each in several}) for several in (params, others)]
+    return [*seen, torch.tensor(memories[0] == memories[1])]
 
 
-def copy_or_be_refused(ctx):
+def copy_or_be_refused(ctx, views):
     """The error, if any; else where copies or the original are not those of the ordinary optimizer."""
     told = []
-    error = caught(lambda: told.append(beside_the_ordinary(ctx, go_on_with_copies)))
+    error = caught(lambda: told.append(beside_the_ordinary(ctx, go_on_with_copies, views)))
     return error, told
 
 
 @check("ZERO-008", worlds=MANY)
 def test_a_copied_optimizer_goes_on_with_copies_of_the_parameters_or_copying_is_refused(ranks):
-    for rank, (error, gaps) in enumerate(ranks(copy_or_be_refused)):
-        assert error is None or error.is_a(TypeError), f"rank {rank}: {error}"
-        assert error is not None or gaps == [None], f"rank {rank}: {gaps}"
+    for views in (False, True):
+        for rank, (error, gaps) in enumerate(ranks(copy_or_be_refused, views)):
+            assert error is None or error.is_a(TypeError), f"rank {rank}, {views=}: {error}"
+            assert error is not None or gaps == [None], f"rank {rank}, {views=}: {gaps}"
 
 
 # -- ZERO-008: what a graph has saved

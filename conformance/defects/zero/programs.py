@@ -351,3 +351,9 @@ def local_step_counts_only() -> None:
 def numbers_are_settings_in_tensors() -> None:
     """A joined rank takes a setting that it holds for a tensor wherever the live ranks' is one."""
     edit("isinstance(held, torch.Tensor) and held.shape", "held is not None and held.shape")
+
+
+@defect("ZERO-008")
+def copies_have_no_views() -> None:
+    """The parameters of a copied optimizer lie apart, though those of the original are views of one tensor."""
+    edit("memo), self.parameters_as_bucket_view", "memo), False")
