@@ -219,3 +219,15 @@ def what_is_gathered_is_no_change_to_a_graph() -> None:
 def a_context_forgets_what_a_failure_has_left() -> None:
     """What has been sent in a backward that failed before a context is not received there."""
     edit("self._reducer.end_what_raised()", "self._reducer.give_up_what_raised()", within="UnevenInputs.enter")
+
+
+@defect("HOOK-018", worlds=(3,))
+def hooks_of_the_local_optimizer_go_with_the_owners() -> None:
+    """When owners change, hooks that the program has given to the local optimizer are called no more."""
+    edit("keep_hooks(former, self.optim, self._own_hooks)", "keep_hooks(None, self.optim, self._own_hooks)")
+
+
+@defect("HOOK-018")
+def joined_ranks_step_with_gradients_of_before() -> None:
+    """A user's optimizer steps on a joined rank with the old gradients of what nobody uses any more."""
+    edit("seen = parameters if in_parts else self._owned", "seen = parameters")
