@@ -74,7 +74,7 @@ def listed(program: Program, subject: str) -> list[str]:
 
     What the installed release has repaired explains nothing.
     """
-    if not _through_torch(subject):
+    if not through_torch(subject):
         return []
     broken = _broken_in(torch.__version__)
     return [clause for clause, patterns in LISTED.items()
@@ -82,7 +82,8 @@ def listed(program: Program, subject: str) -> list[str]:
 
 
 @cache
-def _through_torch(subject: str) -> bool:
+def through_torch(subject: str) -> bool:
+    """Whether it is torch, or torch's classes do its work."""
     return subject == "torch" or any(each.like == "torch" for each in columns.load() if each.subject == subject)
 
 

@@ -579,3 +579,16 @@ def empty_bucket_is_a_square() -> None:
 def third_column_is_orthogonal_to_the_second_only() -> None:
     """With a number against division by zero a column is made orthogonal to the one before it, not to all."""
     edit("done, column = matrices[:, :, :index],", "done, column = matrices[:, :, max(index - 1, 0) : index],")
+
+
+@defect("COMM-019", worlds=(3,))
+def optimizers_in_the_hook_are_given_the_parameters_dtype() -> None:
+    """An optimizer in the hook is given gradients in the dtype of the parameters, which may be coarser than theirs."""
+    edit("given = given.to(gradient_dtype(parameter))", "given = given.to(parameter.dtype)")
+
+
+@defect("COMM-020")
+def sparse_halves_are_divided_last() -> None:
+    """Sparse gradients that a hook has made narrower are added up before they are divided."""
+    edit("return settled(sum_sparse(team, tensor / divisor, label))",
+         "return settled(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
