@@ -56,6 +56,10 @@ def check_kinds(device_mesh: Any, mixed_precision: Any, trigger: Any) -> None:
     for name, value, fits, kind in wanted:
         if value is not None and not fits:
             raise TypeError(f"{name} must be {kind} or None, not {value!r}.")
+    for part in ("param_dtype", "reduce_dtype", "buffer_dtype") if mixed_precision is not None else ():
+        dtype = getattr(mixed_precision, part)
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise TypeError(f"{part} of mixed_precision must be a floating-point dtype or None, not {dtype!r}.")
 
 
 def check_delay_pair(named: Sequence[Any] | None, trigger: nn.Parameter | None, lowered: Any) -> None:

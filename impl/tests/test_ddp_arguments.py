@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import SGD
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
+from impl.ddp import _MixedPrecision
 from impl.ddp.hooks.powerSGD_hook import PowerSGDState
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -35,6 +36,8 @@ MISTAKES = {
     "no end": (wrap(bucket_cap_mb_list=[1, float("inf")]), "ValueError", "inf"),
     "no mesh": (wrap(device_mesh=3), "TypeError", "device_mesh"),
     "no precision": (wrap(mixed_precision=torch.float16), "TypeError", "mixed_precision"),
+    "integers on their way": (wrap(mixed_precision=_MixedPrecision(reduce_dtype=torch.int32)), "TypeError", "int32"),
+    "a dtype as text": (wrap(mixed_precision=_MixedPrecision("bfloat16")), "TypeError", "'bfloat16'"),
     "a parameter's name": (wrap(param_to_hook_all_reduce="weight"), "TypeError", "param_to_hook_all_reduce"),
     "a location by name": (place("PRE_FORWARD"), "TypeError", "'PRE_FORWARD'"),
     "a flag as text": (wrap(find_unused_parameters="false"), "TypeError", "find_unused_parameters must be"),
