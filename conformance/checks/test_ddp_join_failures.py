@@ -51,6 +51,46 @@ def test_a_rank_that_fails_in_a_main_hook_beside_a_model_is_reported_to_its_peer
         assert posts == []
 
 
+# -- JOIN-023: an error of all ranks, while one of them still waits for what the others have
+
+
+def all_leave_together(ctx):
+    """Every rank raises after its first iteration, whose results come to the last rank later than to the others.
+
+    The error that leaves the context, and the gradient of an iteration behind it.
+    """
+    model, mine = ddp(ctx, models.scalar()), LookupError(SPILLED)
+
+    def late(state, bucket):
+        def answer(future):
+            if ctx.rank == ctx.world - 1:
+                time.sleep(0.3)  # meanwhile it looks out for failed peers
+            value = future.value()
+            return value[0] if isinstance(value, list) else value
+
+        return ctx.subject.default_hooks.allreduce_hook(state, bucket).then(answer)
+
+    def train():
+        with ctx.subject.Join([model]):
+            model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+            raise mine
+
+    model.register_comm_hook(None, late)
+    error = caught(train)
+    model.zero_grad()
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    return error, gradient(model.module.weight)
+
+
+@check("JOIN-023", worlds=(2, 3), deadline_s=10)
+def test_where_all_ranks_fail_each_has_its_own_error_however_late_its_results_come(ranks):
+    (mean,) = scalar_means((1,) * ranks.world)
+    for rank, (error, found) in enumerate(ranks(all_leave_together)):
+        assert error is not None, f"rank {rank}: the error of its body did not leave the context"
+        assert error.is_a(LookupError), f"rank {rank}: {error}"
+        assert found == mean, f"rank {rank}"
+
+
 # -- JOIN-024: the next context of a group whose ranks are out of step
 
 

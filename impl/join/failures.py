@@ -7,12 +7,13 @@ is killed or freezes leaves none: that is the failure guard's (comm/guard.py).
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from ..comm.guard import REMEDY, Guard, explain, guard_of, store_with_deadline
+from ..comm.guard import REMEDY, Guard, detection_s, explain, guard_of, store_with_deadline
 from ..comm.losses import chain_of, name_of, of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
@@ -29,6 +30,7 @@ class Note:
     global_rank: int
     kind: str  # class of the exception
     text: str
+    started: int  # collectives of the group that it had started before
 
     def __str__(self) -> str:
         return f"{name_of(self.rank, self.global_rank)} left the join context with {self.kind}" + (
@@ -59,6 +61,8 @@ class FailureNotes:
         self._team = team
         self._key = key
         self._store = store
+        #: when this rank first met another's note in a wait that could be waited on
+        self._met: float | None = None
 
     @staticmethod
     def of(team: Team) -> FailureNotes:
@@ -81,7 +85,8 @@ class FailureNotes:
             return
         rank = self._team.rank
         try:
-            self._write(Note(int(rank), int(self._team.global_rank(rank)), type(error).__name__, text_of(error)))
+            place, started = self._team.global_rank(rank), self._team.tally.started
+            self._write(Note(int(rank), int(place), type(error).__name__, text_of(error), started))
         except RuntimeError as lost:  # the store's host is gone or frozen; the reported error matters more
             error.add_note(f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None
@@ -96,8 +101,12 @@ class FailureNotes:
             self._store = None
             return None
 
-    def watch(self) -> None:
-        """Raise ``PeerFailed`` if another rank has left by an exception, or what it has learned of all ranks."""
+    def watch(self, failure: Exception | None = None) -> None:
+        """Raise ``PeerFailed`` if another rank has left by an exception, or what it has learned of all ranks.
+
+        Not where that rank has taken part in what is waited for, unless there is a ``failure`` of it: this rank goes on
+        to where the other one has left, perhaps by an error of its own there.
+        """
         try:
             if self._store is None or not self._store.check([f"{self._key}/bell"]):
                 return
@@ -108,7 +117,17 @@ class FailureNotes:
         if note is not None and not note.is_of(self._team.rank):
             if note.kind == RanksDisagree.__name__:
                 raise RanksDisagree(note.text)
+            if failure is None and self._has_taken_part(note):
+                return
             raise PeerFailed(f"Join: {note}. {note.advice(self._team.rank)} {REMEDY}")
+
+    def _has_taken_part(self, note: Note) -> bool:
+        """Whether the rank that left has started all that this one has, perhaps something else: so not for ever."""
+        if note.started < self._team.tally.started:
+            return False
+        now = time.monotonic()
+        self._met = now if self._met is None else self._met
+        return now - self._met < detection_s()
 
     # in the store; each may raise RuntimeError where its host is gone
 
@@ -145,18 +164,18 @@ class SessionFailures:
         """
         guard = guard_of(self._team.group)
         with self.sharing():
-            self._read_notes(guard)
+            self._read_notes(guard, failure)
             try:
                 if guard is not None:
                     guard(failure)
-            except PeerFailed:
-                self._read_notes(guard)  # one that has left by an exception says more
+            except PeerFailed as lost:
+                self._read_notes(guard, lost)  # one that has left by an exception says more
                 raise
 
-    def _read_notes(self, guard: Guard | None) -> None:
+    def _read_notes(self, guard: Guard | None, failure: Exception | None) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
         try:
-            self._notes.watch()
+            self._notes.watch(failure)
         except PeerFailed:
             if guard is not None:
                 guard.mark_affected()

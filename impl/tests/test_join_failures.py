@@ -1,12 +1,15 @@
 """Failure notes: the first one counts, they reach other ranks only, and a lost store silences them."""
 
 import types
+from functools import cached_property
 
 import pytest
 import torch.distributed as dist
 
 from impl.comm import losses
+from impl.comm.guard import DETECTION
 from impl.comm.ranks import GroupRank, Team
+from impl.comm.tally import Tally
 from impl.errors import PeerFailed
 from impl.join.failures import FailureNotes, Note
 from impl.join.group_record import record_of
@@ -18,13 +21,19 @@ class Placed(Team):
     def global_rank(self, rank):
         return rank + 10
 
+    @cached_property
+    def tally(self):
+        return Tally()
 
-def team(rank, name="g"):
-    return Placed(types.SimpleNamespace(group_name=name), rank, 3)
+
+def team(rank, name="g", started=0):
+    made = Placed(types.SimpleNamespace(group_name=name), rank, 3)
+    made.tally.started = started
+    return made
 
 
-def notes(store, key="k"):
-    return [FailureNotes(team(rank), key, store) for rank in range(3)]
+def notes(store, key="k", started=(0, 0, 0)):
+    return [FailureNotes(team(rank, started=started[rank]), key, store) for rank in range(3)]
 
 
 def test_nobody_is_disturbed_while_no_note_is_left():
@@ -34,13 +43,28 @@ def test_nobody_is_disturbed_while_no_note_is_left():
 
 
 def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
-    first, second, third = notes(dist.HashStore())
+    first, second, third = notes(dist.HashStore(), started=(8, 7, 8))
     second.leave(KeyError("bad batch"))
-    assert third.first() == Note(1, 11, "KeyError", "'bad batch'")
+    assert third.first() == Note(1, 11, "KeyError", "'bad batch'", 7)
     for mine in (first, third):
         with pytest.raises(PeerFailed, match=r"rank 1 \(global rank 11\) left .* KeyError: 'bad batch'"):
             mine.watch()
     second.watch()
+
+
+def test_a_rank_is_waited_for_where_it_has_taken_part_before_it_left(monkeypatch):
+    for started, behind in ((7, 7), (8, 7)):
+        left, late, further = notes(dist.HashStore(), started=(started, behind, started + 1))
+        left.leave(KeyError("all raise"))
+        late.watch()
+        with pytest.raises(PeerFailed):
+            further.watch()
+        with pytest.raises(PeerFailed):  # what is waited for has failed
+            late.watch(RuntimeError("connection reset"))
+        monkeypatch.setenv(DETECTION, "0")  # and not for ever
+        with pytest.raises(PeerFailed):
+            late.watch()
+        monkeypatch.undo()
 
 
 def test_only_the_first_note_of_a_session_is_kept():

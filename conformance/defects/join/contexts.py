@@ -127,6 +127,12 @@ def the_last_one_goes_on_behind_what_others_are_in() -> None:
     edit("if self._membership.active == 1 and not broken.shadowed:", "if self._membership.active == 1:")
 
 
+@defect("JOIN-023")
+def a_rank_that_left_is_not_waited_for_where_it_has_taken_part() -> None:
+    """Whoever waits when another rank leaves a context by an error fails, though what it waits for comes."""
+    edit("if failure is None and self._has_taken_part(note):", "if False:")
+
+
 @defect("JOIN-024")
 def a_hook_that_failed_is_forgotten() -> None:
     """A rank goes on after a hook of the user's that has raised, though others are in its collectives."""
