@@ -1,5 +1,6 @@
 """Ranks that are killed one after the other in a context, while those that are left go on: one model and several."""
 
+import itertools
 import os
 import signal
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from conformance.ranks import Finished, caught
 STEPS = 7
 MADE_BEFORE = 100  # steps that the program counts, too
 LR, MOMENTUM = 0.125, 0.5
-SGD = {"lr": LR, "momentum": MOMENTUM}
+SGD = {"lr": LR, "momentum": MOMENTUM, "fused": True}  # whose states have to lie as their parameters do
 
 
 def data(rank, iteration, place):
@@ -54,6 +55,23 @@ def test_peers_of_a_rank_that_is_lost_after_a_context_failed_are_told_which_one_
         assert "rank 1" in end.value.text, f"rank {rank}: {end.value}"
 
 
+class Turned(models.Parts):
+    """Its weights lie column by column, and one of its biases is a column of one of them."""
+
+    def __init__(self):
+        super().__init__("ab")
+        for part in self.parts.values():
+            part.weight.data = part.weight.data.t().contiguous().t()
+        self.parts["b"].bias.data = self.parts["a"].weight.data[:, 1]
+        for place, parameter in enumerate(self.parameters()):
+            parameter.place = place
+
+    def in_groups(self):
+        """What its optimizers are given."""
+        weights, biases = ([getattr(part, name) for part in self.parts.values()] for name in ("weight", "bias"))
+        return [{"params": weights}, {"params": biases, "lr": LR / 2}]
+
+
 class Fuse:
     """Kills its process when it is copied, if it is to."""
 
@@ -66,9 +84,9 @@ class Fuse:
 
 
 class Clock:
-    """Counts steps, and is no number."""
+    """Counts steps, and is no number; it knows of which parameters."""
 
-    ticks = 0
+    ticks, places = 0, ()
 
 
 class Tick(NamedTuple):
@@ -78,18 +96,23 @@ class Tick(NamedTuple):
 
 class Finer(torch.optim.SGD):
     """Adds up in each parameter's state, in double precision, what it has stepped with, and keeps a fuse there. It has
-    a clock, which it saves by itself, and draws numbers of its own."""
+    a clock, which it saves by itself with a list of its parameters, and draws numbers of its own."""
 
     def __init__(self, params, **settings):
         super().__init__(params, **settings)
         self.clock, self.drawing = Clock(), torch.Generator().manual_seed(5)
+        self.clock.places = [getattr(each, "place", None) for each in self.everything()]
+
+    def everything(self):
+        return [each for group in self.param_groups for each in group["params"]]
 
     @torch.no_grad()
     def step(self, closure=None):
         super().step(closure)
         self.clock.ticks += 1
         now, drawn = Tick(self.clock.ticks, LR), torch.rand(1, generator=self.drawing, dtype=torch.float64)
-        for parameter in self.param_groups[0]["params"]:
+        for parameter, place in zip(self.everything(), self.clock.places, strict=True):
+            assert place == parameter.place, f"a number of parameter {place} is that of parameter {parameter.place}"
             state = self.state[parameter]
             zeros = torch.zeros_like(parameter, dtype=torch.float64)
             state["sum"] = state.get("sum", zeros) + now.number + drawn + parameter.grad / 2**40
@@ -97,11 +120,11 @@ class Finer(torch.optim.SGD):
             state["last"], state["fuse"] = now, Fuse()
 
     def state_dict(self):
-        return {**super().state_dict(), "ticks": self.clock.ticks}
+        return {**super().state_dict(), "ticks": self.clock.ticks, "places": self.clock.places}
 
     def load_state_dict(self, state_dict):
-        self.clock.ticks = state_dict["ticks"]
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != "ticks"})
+        self.clock.ticks, self.clock.places = state_dict["ticks"], list(state_dict["places"])
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
 
 
 class Death(NamedTuple):
@@ -124,16 +147,17 @@ class Way:
     early: bool = False  # it is told before the backward of that step, which then fails everywhere else
     hooked: bool = False  # a hook counts the iterations, which makes no difference
     copying: bool = False  # it is lost while the shards are copied, when all have the new parameters
+    views: bool = False  # the parameters that a rank owns are views of one tensor
 
     @property
     def lost(self):
         return [death.rank for death in self.deaths]
 
 
-def make(ctx, model, distance):
+def make(ctx, groups, distance, views=False):
     if not distance:
-        return Finer(model.parameters(), **SGD)
-    made = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), Finer, **SGD)
+        return Finer(groups, **SGD)
+    made = ctx.subject.ZeroRedundancyOptimizer(groups, Finer, parameters_as_bucket_view=views, **SGD)
     made.keep_mirror(distance)
     return made
 
@@ -159,11 +183,13 @@ def count_in_a_hook(ctx, model):
 
 def go_on(ctx, way):
     """By model: from which step on which ranks took part, its parameters at the beginnings of these times and at the
-    end, and the optimizer's sums; then what hooks have counted."""
-    regroup, group = ctx.subject.regroup, None
-    wrapped = [ddp(ctx, models.Parts("ab")) for _ in range(way.models)]
+    end, and the optimizer's sums; then what hooks have counted, and whether the state of before is refused."""
+    regroup, group, refused = ctx.subject.regroup, None, []
+    wrapped = [ddp(ctx, Turned()) for _ in range(way.models)]
     counting = [count_in_a_hook(ctx, model) for model in wrapped] if way.hooked else []
-    optimizers = [make(ctx, model, way.distance) for model in wrapped]
+    optimizers = [make(ctx, model.module.in_groups(), way.distance, way.views) for model in wrapped]
+    for optimizer, to in itertools.product(optimizers if way.distance else (), range(ctx.world)):
+        optimizer.consolidate_state_dict(to)
     steps, segments = [0] * way.models, [[(0, tuple(range(ctx.world)))] for _ in wrapped]
     weights = [[numbers(model.module.named_parameters())] for model in wrapped]
 
@@ -186,6 +212,7 @@ def go_on(ctx, way):
                 if apart and not way.early:
                     lose_one_beside_one_behind(ctx, way, dies)
                 optimizer.step()
+                slow_down(optimizer)
                 steps[place] += 1
         dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
 
@@ -198,13 +225,21 @@ def go_on(ctx, way):
         except ctx.subject.PeerFailed:
             for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
                 left = regroup(model, optimizer, MADE_BEFORE + steps[place])
+                if way.distance:
+                    refused.append(caught(optimizer.state_dict))
                 group, steps[place] = left.group, left.steps - MADE_BEFORE
                 segments[place].append((steps[place], left.ranks))
                 weights[place].append(numbers(model.module.named_parameters()))
     for model, seen in zip(wrapped, weights, strict=True):
         seen.append(numbers(model.module.named_parameters()))
     added = [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
-    return (segments, weights, added), [state.iter for state in counting]
+    return (segments, weights, added), [state.iter for state in counting], refused
+
+
+def slow_down(optimizer):
+    """The next step is to be shorter."""
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.75
 
 
 def sums(optimizer, group=None):
@@ -218,9 +253,9 @@ def sums(optimizer, group=None):
 
 def alone(segments, place):
     """One process's parameters of a model at these times and at the end, and its optimizer's sums."""
-    module = models.Parts("ab")
+    module = Turned()
     seen = [numbers(module.named_parameters())]
-    optimizer = Finer(module.parameters(), **SGD)
+    optimizer = Finer(module.in_groups(), **SGD)
     for iteration in range(STEPS):
         there = next(ranks for first, ranks in reversed(segments) if first <= iteration)
         batches = [data(rank, iteration, place) for rank in there]
@@ -228,6 +263,7 @@ def alone(segments, place):
         for name, parameter in module.named_parameters():
             parameter.grad = gradients[name]
         optimizer.step()
+        slow_down(optimizer)
         seen.append(numbers(module.named_parameters()))
     return [seen[first] for first, _ in segments] + seen[-1:], sums(optimizer)
 
@@ -239,7 +275,7 @@ WAYS = {
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=2),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
     "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
-    "copies that are under way": Way((Death(2, 3),), distance=1, copying=True),
+    "copies that are under way": Way((Death(2, 3),), distance=1, copying=True, views=True),
     "two models with copies, without a context": Way((Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False),
 }
 
@@ -251,8 +287,11 @@ def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_ot
         if rank in scenario.lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        by_model, counted = end.value
+        by_model, counted, refused = end.value
         assert counted in ([], [STEPS] * scenario.models), f"rank {rank}"
+        for error in refused:  # what was consolidated is of other owners, and perhaps of a later step
+            assert error is not None, f"rank {rank} is told the state of before"
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
         for place, (segments, weights, state) in enumerate(zip(*by_model, strict=True)):
             where = f"rank {rank}, model {place}: {segments}"
             assert_as_lost(scenario, place, segments, ranks.world, where)
@@ -301,8 +340,8 @@ def change_and_lose_one(ctx):
     """After two steps of several models something changes in each optimizer, and the last rank is lost: what the others
     hear, by change, and whether they still have the parameters that they had."""
     regroup = ctx.subject.regroup
-    wrapped = [ddp(ctx, models.Parts("ab")) for _ in CHANGES]
-    optimizers = [make(ctx, model, 1) for model in wrapped]
+    wrapped = [ddp(ctx, Turned()) for _ in CHANGES]
+    optimizers = [make(ctx, model.parameters(), 1) for model in wrapped]
     for iteration in range(2):
         for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
             model.zero_grad()

@@ -229,3 +229,23 @@ def who_has_failed_for_another_is_never_missed() -> None:
 def infinite_sums_are_damage() -> None:
     """In strict mode what has overflowed does not add up."""
     edit("if not all(map(math.isfinite, (given, magnitude, got))):", "if False:")
+
+
+@defect("JOIN-057", worlds=(4,))
+def states_of_before_a_loss_are_told() -> None:
+    """What was consolidated before a rank was lost is given out as the state of those who are left."""
+    edit("    self._settle(team, plan, states, settings, counted)\n    self.consolidated = None\n",
+         "    self._settle(team, plan, states, settings, counted)\n")  # fmt: skip
+
+
+@defect("JOIN-057", worlds=(4,))
+def states_that_are_handed_on_lie_row_by_row() -> None:
+    """A fused optimizer is handed states that do not lie in memory as their parameters do."""
+    edit("    lie_like_parameters(self.optim.state)\n    for key in begun", "    for key in begun")
+
+
+@defect("JOIN-057", worlds=(4,))
+def what_is_kept_by_place_goes_to_as_many_others() -> None:
+    """What an optimizer keeps by place stays there, though the places are those of other parameters, equally many."""
+    edit("if further and not (len(owned) == len(before) and all(map(is_, owned, before))):",
+         "if further and len(owned) != len(before):")  # fmt: skip
