@@ -13,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import or_lacks_accelerator, reduced_elements, require_reductions, started
-from conformance.fixtures.training import Job, ddp, expected, gradient, gradients, private, scalar_means
+from conformance.fixtures.training import Job, ddp, expected, gradient, gradients, parameters, private, scalar_means
 from conformance.ranks import caught
 
 TINY_MIB = 1e-4
@@ -439,13 +439,13 @@ def test_a_part_that_is_thawed_after_a_rank_has_run_out_disturbs_no_average_or_i
 
 
 def change_between_epochs(ctx, casts, joined):
-    """Past the wrapper a model is cast, or a frozen part of it thawed; error and gradients of the epoch after that.
+    """Past the wrapper a model is cast, or a frozen part of it thawed; error, gradients of the next epoch, and weights.
 
     Where that one is a context, rank 0 has no inputs in it.
     """
     module, seen = models.Branches(), []
     module.b.requires_grad_(casts)
-    model = ddp(ctx, module)
+    model, optimizer = ddp(ctx, module), torch.optim.SGD(module.parameters(), lr=1.0)
 
     def loop():
         for epoch in range(2):
@@ -458,17 +458,20 @@ def change_between_epochs(ctx, casts, joined):
                     model(x, with_b=True).sum().backward()
                     if epoch:
                         seen.append(tuple(map(gradient, module.parameters())))
+                    optimizer.step()
 
     error = caught(loop)
     ctx.meet("told")
-    return error, seen
+    return error, seen, parameters(module)
 
 
 @check("DDPJ-009", worlds=MANY, beyond=False)
 def test_what_is_averaged_after_a_change_is_averaged_too_where_a_rank_has_no_inputs(ranks):
     for casts in (True, False):
         for schedule, joined in (((2,) * ranks.world, False), ((0, *[2] * (ranks.world - 1)), True)):
-            right = [(None, [(mean, mean) for mean in scalar_means(schedule)[:count]]) for count in schedule]
+            means, before = scalar_means(schedule), sum(scalar_means((2,) * ranks.world))
+            held = {"a.weight": [1.0 - before - sum(means)], "b.weight": [1.0 - before * casts - sum(means)]}
+            right = [(None, [(mean, mean) for mean in means[:count]], held) for count in schedule]
             told = ranks(change_between_epochs, casts, joined)
             if not joined and told != right:
                 break  # whoever changes a model after wrapping it is on his own

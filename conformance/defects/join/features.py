@@ -22,3 +22,9 @@ def notes_of_the_past_are_read() -> None:
 def iterations_of_a_lone_rank_belong_to_one_model() -> None:
     """What a lone rank has not reported of one model is reported as iterations of the next one that begins."""
     edit("channel.unreported != place or ", "")
+
+
+@defect("DDPJ-009")
+def thawed_parameters_stay_apart() -> None:
+    """What was frozen when the model was wrapped is not taken over at the end of a context, whether thawed or not."""
+    edit("[*self._module_parameters, *self._delayed", "[*self.reducer.parameters, *self._delayed")
