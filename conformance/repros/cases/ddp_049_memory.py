@@ -13,15 +13,15 @@ class Sum(torch.nn.Module):
         super().__init__()
         self.first, self.second = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
 
-    def forward(self, twice):
+    def forward(self, factor, twice):
         second = self.second[None]
-        return self.first[None] + (2 * second if twice else second)
+        return factor * (self.first[None] + (2 * second if twice else second))
 
 
 def train(rank):
     model = DistributedDataParallel(Sum())
-    model(twice=rank == 1).sum().backward()
-    return model.module.first.grad[0].item()
+    model(torch.full((1, 2), 2.0), twice=rank == 1).sum().backward()
+    return [parameter.grad[0].item() for parameter in model.parameters()]
 
 
-judge(train, "the first parameter has the mean of the ranks' gradients", 1.0)
+judge(train, "each parameter has the mean of the ranks' gradients", [2.0, 3.0])

@@ -3,7 +3,7 @@
 # shows: DDP-130 test_optimizers_attached_when_*
 
 import torch
-from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel
 
 from .prelude import judge

