@@ -28,7 +28,7 @@ def train(rank):
             model(torch.ones(1, 1)).sum().backward()
             zero.step()
     except RuntimeError as error:
-        return "refused" if step == 5 else f"step {step}: {error}"
+        return "refused" if step == 5 and "closed" not in str(error) else f"step {step}: {error}"
     return "accepted"
 
 
