@@ -181,7 +181,8 @@ def step_kinds(ctx):
         for model, fed in ((Turning(), mine(ctx)), (Kinds(), looked_up(ctx.rank))):
             state = private(library, "_OptimizerHookState")(Stepping())
             hook = private(library, "_hook_then_optimizer")(reducing, state)
-            hooked(ctx, ctx.group, hook, model)(fed).sum().backward()
+            wrapped = hooked(ctx, ctx.group, hook, model)
+            wrapped(fed).sum().backward()
             told.append({name: parameter.detach().flatten().tolist() for name, parameter in model.named_parameters()})
     return told
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
@@ -530,3 +531,33 @@ def test_gradients_that_are_kept_in_a_narrower_dtype_are_averaged_in_it_or_refus
                     assert refused, f"{about}: {error}"
                     continue
                 assert told == [(mean, kept) for mean in means], about
+
+
+# -- DDP-049: a wrapper that nobody keeps
+
+
+def drop_before_backward(ctx):
+    """The wrapper is a temporary, in an iteration that is synchronised and in one that is not.
+
+    By iteration, what the backward raises and the gradient after it.
+    """
+    seen = []
+    for synchronised in (True, False):
+        module = models.scalar().to(ctx.device)
+        model = ddp(ctx, module)
+        with nullcontext() if synchronised else model.no_sync():
+            loss = model(models.place(ctx.rank, 0).to(ctx.device)).sum()
+        del model
+        seen.append((caught(loss.backward), None if module.weight.grad is None else gradient(module.weight)))
+    return seen
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_gradients_of_a_model_that_is_dropped_before_its_backward_are_averaged_or_refused(ranks):
+    mean = sum(models.place(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    for rank, ((refused, averaged), (error, local)) in enumerate(ranks(drop_before_backward)):
+        if refused is None:
+            assert averaged == mean, f"rank {rank}"
+        else:
+            assert refused.is_a(RuntimeError), f"rank {rank}: {refused}"
+        assert (error, local) == (None, models.place(rank, 0).item()), f"rank {rank}"

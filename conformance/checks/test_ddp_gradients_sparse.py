@@ -500,7 +500,8 @@ def evaluate_another(ctx, _model):
 
 
 def train_another(ctx, _model):
-    ddp(ctx, models.scalar().to(ctx.device))(mine(ctx)).sum().backward()
+    model = ddp(ctx, models.scalar().to(ctx.device))
+    model(mine(ctx)).sum().backward()
 
 
 AFTERWARDS = {

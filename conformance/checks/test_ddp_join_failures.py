@@ -64,7 +64,7 @@ def all_leave_together(ctx):
     def late(state, bucket):
         def answer(future):
             if ctx.rank == ctx.world - 1:
-                time.sleep(0.3)  # meanwhile it looks out for failed peers
+                time.sleep(0.6)  # meanwhile it looks out for failed peers
             value = future.value()
             return value[0] if isinstance(value, list) else value
 

@@ -249,7 +249,7 @@ def refuse():
 
 
 def acts(ctx):
-    """By what they start first: a forward or a backward of each kind, after those that came before it."""
+    """The models, and by what they start first: a forward or a backward of each kind, after others before it."""
     sums, counts = ddp(ctx, models.scalar()), ddp(ctx, nn.BatchNorm1d(1))
     table, sharded = ddp(ctx, nn.Embedding(4, 1, sparse=True)), ddp(ctx, models.scalar())
     optimizer = ctx.subject.ZeroRedundancyOptimizer(
@@ -264,7 +264,7 @@ def acts(ctx):
     losses = {
         "a sum": sums(x).sum(), "rows of a table": table(torch.tensor([1])).sum(), "a sum for one": sharded(x).sum(),
     }  # fmt: skip
-    return {
+    return (sums, counts, table, sharded), {
         **{name: loss.backward for name, loss in losses.items()},
         "buffers": lambda: counts(torch.ones(2, 1)),
         "whole shards": lambda: ctx.subject.ZeroRedundancyOptimizer(
@@ -276,7 +276,7 @@ def acts(ctx):
 def refuse_once_one_is_lost(ctx):
     """The last rank is killed, and the group starts nothing more on the others, as that of NCCL does."""
     with troubled_group(ctx) as bring:
-        each = acts(ctx)
+        _models, each = acts(ctx)
         ctx.meet("all are trained")
         if ctx.rank == ctx.world - 1:
             killed()

@@ -11,6 +11,14 @@ from torch.utils.hooks import unserializable_hook
 
 from . import kernels
 from .containers import map_tensors
+from .graph import leaves_behind
+
+#: what a backward raises that finds nobody who would average
+GONE = (
+    "The DistributedDataParallel object whose forward made this graph is gone, so nobody averages the gradients: they "
+    "would differ between ranks. Keep a reference to it until the backward has ended, as in model = "
+    "DistributedDataParallel(...); loss = model(x).sum(); loss.backward()."
+)
 
 
 class PendingBackward:
@@ -23,15 +31,17 @@ class PendingBackward:
     ties the outputs together then. ``partial``: its backwards so far were asked for some gradients only
     (``backward(inputs=...)``), so one more may be synchronised. ``differentiated``: its outputs were, by
     ``torch.autograd.grad``. ``context`` is the distributed-autograd context in which the forward ran, if any.
+    ``averaged``: its gradients are to be averaged with those of other ranks.
     """
 
     __slots__ = (
-        "__weakref__", "context", "differentiated", "noticeable", "partial", "sink", "spent", "sync", "unreached",
-        "unused",
+        "__weakref__", "averaged", "context", "differentiated", "noticeable", "partial", "sink", "spent", "sync",
+        "unreached", "unused",
     )
 
     def __init__(self, sync: bool) -> None:
         self.sync = sync
+        self.averaged = False
         self.spent = False
         self.partial = False
         self.differentiated = False
@@ -174,9 +184,7 @@ def call_when_backward_begins(
     @unserializable_hook  # saving an output is nothing to warn of
     def reached(_gradient: torch.Tensor) -> None:
         pending.unreached -= 1
-        call = weak_begin()
-        if call is not None:
-            call(pending)
+        _begin(weak_begin, pending)
 
     for output in outputs:
         for tensor in (output, kernels.viewed(output)) if changeable else (output,):
@@ -184,6 +192,24 @@ def call_when_backward_begins(
                 tensor.register_hook(reached)
                 pending.noticeable = True
                 pending.unreached += 1
+
+
+def _begin(begin: weakref.WeakMethod[Begin], pending: PendingBackward) -> None:
+    """A backward has come; RuntimeError where the model that should average its gradients is gone."""
+    call = begin()
+    if call is not None:
+        call(pending)
+    elif pending.averaged and not pending.spent and _accumulates():
+        raise RuntimeError(GONE)
+
+
+def _accumulates() -> bool:
+    """Whether the backward that runs adds to the ``.grad`` of anything behind its present node."""
+    node = kernels.running_node()
+    try:
+        return node is not None and any(map(kernels.will_evaluate, leaves_behind([node]).values()))
+    except RuntimeError:  # the functional interface was asked for this very gradient
+        return False
 
 
 def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
@@ -217,9 +243,7 @@ class OutputSink(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        begin = ctx.begin()
-        if begin is not None:
-            begin(ctx.pending)
+        _begin(ctx.begin, ctx.pending)
         return (None, None, None, *gradients)
 
     @staticmethod

@@ -101,11 +101,11 @@ class FailureNotes:
             self._store = None
             return None
 
-    def watch(self, failure: Exception | None = None) -> None:
+    def watch(self, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if another rank has left by an exception, or what it has learned of all ranks.
 
-        Not where that rank has taken part in what is waited for, unless there is a ``failure`` of it: this rank goes on
-        to where the other one has left, perhaps by an error of its own there.
+        Not where this one ``waits`` for what that rank has taken part in: it goes on to where the other one has left,
+        perhaps by an error of its own there.
         """
         try:
             if self._store is None or not self._store.check([f"{self._key}/bell"]):
@@ -117,7 +117,7 @@ class FailureNotes:
         if note is not None and not note.is_of(self._team.rank):
             if note.kind == RanksDisagree.__name__:
                 raise RanksDisagree(note.text)
-            if failure is None and self._has_taken_part(note):
+            if waits and self._has_taken_part(note):
                 return
             raise PeerFailed(f"Join: {note}. {note.advice(self._team.rank)} {REMEDY}")
 
@@ -164,18 +164,23 @@ class SessionFailures:
         """
         guard = guard_of(self._team.group)
         with self.sharing():
-            self._read_notes(guard, failure)
+            self._read_notes(guard, waits=failure is None)
             try:
                 if guard is not None:
                     guard(failure)
-            except PeerFailed as lost:
-                self._read_notes(guard, lost)  # one that has left by an exception says more
+            except PeerFailed:
+                self._read_notes(guard, waits=False)  # one that has left by an exception says more
                 raise
 
-    def _read_notes(self, guard: Guard | None, failure: Exception | None) -> None:
+    def refuse_behind_a_peer(self) -> None:
+        """Raise ``PeerFailed`` if a peer has left the block by an exception: then that is the cause."""
+        with self.sharing():
+            self._read_notes(guard_of(self._team.group), waits=False)
+
+    def _read_notes(self, guard: Guard | None, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
         try:
-            self._notes.watch(failure)
+            self._notes.watch(waits=waits)
         except PeerFailed:
             if guard is not None:
                 guard.mark_affected()

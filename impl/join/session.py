@@ -297,7 +297,7 @@ class Session(BaseSession):
             self._read_message()  # it may tell that nobody else has inputs
             if self._membership.active == 1 and not broken.shadowed:
                 continue
-            self.watch()  # a peer that has failed before is the cause
+            self._failures.refuse_behind_a_peer()
             error = RuntimeError(
                 f"Join: rank {self.team.rank} cannot go on in this block. Its last {broken.what} "
                 f"(in {self._layout.names[place]}), which was caught inside the block; but the ranks whose batch did "

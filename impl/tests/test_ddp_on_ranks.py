@@ -265,7 +265,8 @@ def ignore_a_shared_buffer(rank, world):
     for name in ("first.shared", "second.shared"):
         module = SharesItsBuffer(float(rank))
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, [name])
-        DistributedDataParallel(module)(torch.ones(1, 1)).sum().backward()
+        model = DistributedDataParallel(module)
+        model(torch.ones(1, 1)).sum().backward()
         told.append(module.first.shared.item())
     return told
 

@@ -39,7 +39,7 @@ def notes(store, key="k", started=(0, 0, 0)):
 def test_nobody_is_disturbed_while_no_note_is_left():
     for mine in notes(dist.HashStore()):
         assert mine.first() is None
-        mine.watch()
+        mine.watch(waits=True)
 
 
 def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
@@ -48,22 +48,22 @@ def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
     assert third.first() == Note(1, 11, "KeyError", "'bad batch'", 7)
     for mine in (first, third):
         with pytest.raises(PeerFailed, match=r"rank 1 \(global rank 11\) left .* KeyError: 'bad batch'"):
-            mine.watch()
-    second.watch()
+            mine.watch(waits=True)
+    second.watch(waits=True)
 
 
 def test_a_rank_is_waited_for_where_it_has_taken_part_before_it_left(monkeypatch):
     for started, behind in ((7, 7), (8, 7)):
         left, late, further = notes(dist.HashStore(), started=(started, behind, started + 1))
         left.leave(KeyError("all raise"))
-        late.watch()
+        late.watch(waits=True)
         with pytest.raises(PeerFailed):
-            further.watch()
+            further.watch(waits=True)
         with pytest.raises(PeerFailed):  # what is waited for has failed
-            late.watch(RuntimeError("connection reset"))
+            late.watch(waits=False)
         monkeypatch.setenv(DETECTION, "0")  # and not for ever
         with pytest.raises(PeerFailed):
-            late.watch()
+            late.watch(waits=True)
         monkeypatch.undo()
 
 
@@ -79,7 +79,7 @@ def test_only_the_first_note_of_a_session_is_kept():
 def test_notes_of_another_session_are_not_seen():
     store = dist.HashStore()
     notes(store, "one")[0].leave(ValueError("old"))
-    notes(store, "two")[1].watch()
+    notes(store, "two")[1].watch(waits=True)
 
 
 def test_long_texts_are_cut():
@@ -120,7 +120,7 @@ def test_a_lost_store_neither_raises_nor_hides_the_error_that_is_reported():
     assert "Broken pipe" in error.__notes__[0]
     assert mine.first() is None
     looking = FailureNotes(team(1), "k", Lost())
-    looking.watch()
+    looking.watch(waits=True)
 
 
 def reset():

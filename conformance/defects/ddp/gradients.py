@@ -725,3 +725,15 @@ def half_rows_are_divided_by_all() -> None:
 def rows_of_a_failed_backward_are_kept_behind_a_layer() -> None:
     """Rows that one rank has not sent when its backward failed travel with the next ones, unless those start first."""
     edit("if bucket.spec.index == 0:", "if bucket.spec.index == 0 and bucket.spec.sparse:")
+
+
+@defect("DDP-049")
+def a_dropped_model_leaves_local_gradients() -> None:
+    """A backward whose model is gone says nothing, and each rank keeps gradients of its own."""
+    edit("elif pending.averaged and not pending.spent and _accumulates():", "elif False:")
+
+
+@defect("DDP-049")
+def a_dropped_model_is_missed_under_no_sync() -> None:
+    """A backward whose model is gone is refused also where nothing was to be averaged."""
+    edit("pending.averaged = sync and self.team.size > 1", "pending.averaged = self.team.size > 1")

@@ -73,7 +73,7 @@ def the_context_around_does_not_come_back() -> None:
 @defect("JOIN-024")
 def a_peer_that_failed_before_is_not_named() -> None:
     """A rank that cannot go on after a failed batch takes itself for the first that failed."""
-    edit("self.watch()  # a peer that has failed before is the cause", "pass")
+    edit("self._failures.refuse_behind_a_peer()", "pass")
 
 
 @defect("DDPJ-034")
@@ -130,7 +130,7 @@ def the_last_one_goes_on_behind_what_others_are_in() -> None:
 @defect("JOIN-023")
 def a_rank_that_left_is_not_waited_for_where_it_has_taken_part() -> None:
     """Whoever waits when another rank leaves a context by an error fails, though what it waits for comes."""
-    edit("if failure is None and self._has_taken_part(note):", "if False:")
+    edit("if waits and self._has_taken_part(note):", "if False:")
 
 
 @defect("JOIN-024")

@@ -21,7 +21,8 @@ def train(rank):
     root = Root(rank)
     # the documented recipe joins the names of module and parameter by a dot, and the root module's name is empty
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(root, [".own"])
-    DistributedDataParallel(root)(torch.full((1, 1), 4.0 * (rank + 1))).sum().backward()
+    model = DistributedDataParallel(root)
+    model(torch.full((1, 1), 4.0 * (rank + 1))).sum().backward()
     broadcast = root.own.item() != 1.0 + rank
     reduced = root.own.grad.item() != 4.0 * (rank + 1)
     return f"rank's own value: {'lost' if broadcast else 'kept'}, its own gradient: {'lost' if reduced else 'kept'}"
