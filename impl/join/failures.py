@@ -31,6 +31,7 @@ class Note:
     kind: str  # class of the exception
     text: str
     started: int  # collectives of the group that it had started before
+    label: str  # of the last of these
 
     def __str__(self) -> str:
         return f"{name_of(self.rank, self.global_rank)} left the join context with {self.kind}" + (
@@ -85,8 +86,8 @@ class FailureNotes:
             return
         rank = self._team.rank
         try:
-            place, started = self._team.global_rank(rank), self._team.tally.started
-            self._write(Note(int(rank), int(place), type(error).__name__, text_of(error), started))
+            place, tally = self._team.global_rank(rank), self._team.tally
+            self._write(Note(int(rank), int(place), type(error).__name__, text_of(error), tally.started, tally.label))
         except RuntimeError as lost:  # the store's host is gone or frozen; the reported error matters more
             error.add_note(f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None
@@ -123,7 +124,8 @@ class FailureNotes:
 
     def _has_taken_part(self, note: Note) -> bool:
         """Whether the rank that left has started all that this one has, perhaps something else: so not for ever."""
-        if note.started < self._team.tally.started:
+        tally = self._team.tally
+        if note.started < tally.started or (note.started == tally.started and note.label != tally.label):
             return False
         now = time.monotonic()
         self._met = now if self._met is None else self._met

@@ -323,9 +323,14 @@ class Session(BaseSession):
                 continue
             ranks, message = self._membership.ranks, self._channel.posted + 1
             self._say_left_open(message)
-            if not left_open.agree(place, self._iterations[place], ranks, message, self.watch):
+            if not left_open.agree(place, self._iterations[place], ranks, message, self._watch_elsewhere):
                 raise self._only_some_left_open(place, int(self.team.rank))
             self._left_open = None
+
+    def _watch_elsewhere(self, failure: Exception | None = None) -> None:
+        """The watch of a wait that is for no collective."""
+        self._failures.refuse_behind_a_peer()
+        self.watch(failure)
 
     def watch(self, failure: Exception | None = None) -> None:
         """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""

@@ -45,7 +45,7 @@ def test_nobody_is_disturbed_while_no_note_is_left():
 def test_a_note_names_the_rank_its_error_and_text_to_the_others_only():
     first, second, third = notes(dist.HashStore(), started=(8, 7, 8))
     second.leave(KeyError("bad batch"))
-    assert third.first() == Note(1, 11, "KeyError", "'bad batch'", 7)
+    assert third.first() == Note(1, 11, "KeyError", "'bad batch'", 7, "")
     for mine in (first, third):
         with pytest.raises(PeerFailed, match=r"rank 1 \(global rank 11\) left .* KeyError: 'bad batch'"):
             mine.watch(waits=True)
