@@ -60,7 +60,8 @@ def _ensure_explorable(spec: str, configurations: Sequence[Configuration]) -> No
     """Each process loads the subject for itself, where nobody would see why it cannot be had."""
     from ..protocol.programs import PROGRAMS, has_torchs_ddp
 
-    wrapped = [name for name in dict.fromkeys(each.program for each in configurations) if PROGRAMS[name].wraps]
+    asked = {each.program for each in configurations}
+    wrapped = [name for name, program in PROGRAMS.items() if name in asked and program.wraps]
     if has_torchs_ddp(subject_of(spec)) and wrapped:
         plain = [name for name, program in PROGRAMS.items() if not program.wraps]
         raise BadInput(

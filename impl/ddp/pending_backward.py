@@ -184,7 +184,11 @@ def call_when_backward_begins(
     @unserializable_hook  # saving an output is nothing to warn of
     def reached(_gradient: torch.Tensor) -> None:
         pending.unreached -= 1
-        _begin(weak_begin, pending)
+        call = weak_begin()
+        if call is not None:
+            call(pending)
+        else:
+            _refuse_without_model(pending)
 
     for output in outputs:
         for tensor in (output, kernels.viewed(output)) if changeable else (output,):
@@ -194,12 +198,9 @@ def call_when_backward_begins(
                 pending.unreached += 1
 
 
-def _begin(begin: weakref.WeakMethod[Begin], pending: PendingBackward) -> None:
-    """A backward has come; RuntimeError where the model that should average its gradients is gone."""
-    call = begin()
-    if call is not None:
-        call(pending)
-    elif pending.averaged and not pending.spent and _accumulates():
+def _refuse_without_model(pending: PendingBackward) -> None:
+    """RuntimeError where gradients should be averaged by a model that is gone."""
+    if pending.averaged and not pending.spent and _accumulates():
         raise RuntimeError(GONE)
 
 
@@ -243,7 +244,11 @@ class OutputSink(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        _begin(ctx.begin, ctx.pending)
+        begin = ctx.begin()
+        if begin is not None:
+            begin(ctx.pending)
+        else:
+            _refuse_without_model(ctx.pending)
         return (None, None, None, *gradients)
 
     @staticmethod

@@ -323,7 +323,7 @@ class Reducer:
         changed in place.
         """
         pending = PendingBackward(sync)
-        pending.averaged = sync and self.team.size > 1
+        pending.averaged = sync and self.iteration.team.size > 1
         found = [output] if isinstance(output, torch.Tensor) else find_tensors(output)
         if self._accumulated_inside:
             self._refuse_a_loss_inside(sync, found)

@@ -113,7 +113,7 @@ def _make(
         raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")
     overlap = zero.overlap
     assert overlap is not None
-    session = OverlapSession(ddp, overlap, schedule, _reducing(hook, reduce_scatter, clipping), clipping)
+    session = OverlapSession(ddp, zero, overlap, schedule, _reducing(hook, reduce_scatter, clipping), clipping)
     overlap.info.shard_buckets = shard_buckets
     overlap.info.total_size = 0 if shard_buckets else None
 

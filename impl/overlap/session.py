@@ -61,12 +61,14 @@ class OverlapSession:
     def __init__(
         self,
         ddp: DistributedDataParallel,
+        zero: torch.optim.Optimizer,
         overlap: Overlap,
         schedule: Schedule,
         reducing: Reducing,
         clipping: Clipping | None,
     ) -> None:
         self._ddp = weakref.ref(ddp)
+        self._zero = zero  # which nobody else may keep
         self._overlap = overlap
         self._shard = overlap.shard
         self._schedule = schedule

@@ -730,10 +730,10 @@ def rows_of_a_failed_backward_are_kept_behind_a_layer() -> None:
 @defect("DDP-049")
 def a_dropped_model_leaves_local_gradients() -> None:
     """A backward whose model is gone says nothing, and each rank keeps gradients of its own."""
-    edit("elif pending.averaged and not pending.spent and _accumulates():", "elif False:")
+    edit("if pending.averaged and not pending.spent and _accumulates():", "if False:")
 
 
 @defect("DDP-049")
 def a_dropped_model_is_missed_under_no_sync() -> None:
     """A backward whose model is gone is refused also where nothing was to be averaged."""
-    edit("pending.averaged = sync and self.team.size > 1", "pending.averaged = self.team.size > 1")
+    edit("pending.averaged = sync and self.iteration", "pending.averaged = self.iteration")
