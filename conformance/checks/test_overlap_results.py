@@ -51,6 +51,15 @@ def test_after_every_backward_parameters_are_those_of_one_process(ranks, scenari
         assert True in assert_as_alone(runs, how)
 
 
+def train_what_only_the_hook_keeps(ctx, how):
+    return iterations(replace(pair_of(ctx, how), zero=None))
+
+
+@check("HOOK-018", "HOOK-019", scenarios=WAYS, worlds=(2,), deadline_s=DEADLINE_S)
+def test_an_optimizer_that_nobody_but_its_hook_keeps_is_stepped(ranks, scenario):
+    assert True in assert_as_alone(ranks(train_what_only_the_hook_keeps, scenario), scenario)
+
+
 @check("HOOK-018", worlds=MANY, deadline_s=DEADLINE_S)
 def test_states_are_there_when_the_buckets_turn_out_otherwise_than_expected(ranks):
     how = Overlap(model=models.SumBackwards)

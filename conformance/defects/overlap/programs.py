@@ -231,3 +231,9 @@ def hooks_of_the_local_optimizer_go_with_the_owners() -> None:
 def joined_ranks_step_with_gradients_of_before() -> None:
     """A user's optimizer steps on a joined rank with the old gradients of what nobody uses any more."""
     edit("seen = parameters if in_parts else self._owned", "seen = parameters")
+
+
+@defect("HOOK-018")
+def nobody_keeps_the_optimizer() -> None:
+    """The hook knows the parts of its optimizer only, which fall away with the program's last reference to it."""
+    edit("self._zero = zero", "pass")
