@@ -236,4 +236,4 @@ def joined_ranks_step_with_gradients_of_before() -> None:
 @defect("HOOK-018")
 def nobody_keeps_the_optimizer() -> None:
     """The hook knows the parts of its optimizer only, which fall away with the program's last reference to it."""
-    edit("self._zero = zero", "pass", within="OverlapSession")
+    edit("self._zero = zero", "pass", within="OverlapSession.__init__")
