@@ -97,6 +97,9 @@ class _Marked:
             holder[key] = ast.Call(ast.Name(_WENT, ast.Load()), [holder[key], number], [])
         for block in self._blocks:
             block[:] = self._with_marks(block, first)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.FunctionDef):  # results that are kept would be marked by the first case only
+                node.decorator_list = [each for each in node.decorator_list if not _keeps_results(each)]
         return ast.unparse(ast.fix_missing_locations(self._tree))
 
     def _with_marks(self, block: Sequence[ast.stmt], first: int) -> list[ast.stmt]:
@@ -113,6 +116,12 @@ def _is_passive(statement: ast.stmt, at: int) -> bool:
     """Whether nothing may stand before it, or nothing happens in it: a docstring, a word to the compiler."""
     docstring = at == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     return docstring or isinstance(statement, ast.Global | ast.Nonlocal)
+
+
+def _keeps_results(decorator: ast.expr) -> bool:
+    """Whether it is one of functools' caches."""
+    made_by = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(made_by).removeprefix("functools.") in ("cache", "lru_cache")
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.AST]:

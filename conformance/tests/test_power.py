@@ -162,6 +162,22 @@ def test_marks_say_which_statements_ran(tmp_path):
         delattr(builtins, marks.NAME)
 
 
+@pytest.mark.parametrize("cache", ["@cache", "@lru_cache(maxsize=2)", "@functools.lru_cache(maxsize=2)"])
+def test_each_case_executes_what_another_has_left_in_a_cache(tmp_path, cache):
+    source = f"import functools\nfrom functools import cache, lru_cache\n\n{cache}\ndef twice(x):\n    return 2 * x\n"
+    numbers = marks.places({"impl/made_up.py": source})
+    taken = marks.Map(tmp_path / "marks", len(numbers), new=True)
+    taken.install()
+    try:
+        space = {}
+        exec(marks.marked({"impl/made_up.py": source})["impl/made_up.py"], space)
+        for _case in range(2):
+            assert space["twice"](4) == 8
+            assert len(taken.taken()) == 1
+    finally:
+        delattr(builtins, marks.NAME)
+
+
 def reach_of(**cases):
     """A map in which each case executes the statements on these lines of SOURCE, and takes so many seconds."""
     sources = {"impl/made_up.py": SOURCE}
