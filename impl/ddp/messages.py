@@ -33,6 +33,12 @@ STEPPED_ALREADY = (
     "sum: (loss + penalty).backward()."
 )
 
+MODEL_GONE = (
+    "The DistributedDataParallel object whose forward made this graph is gone, so nobody averages the gradients: they "
+    "would differ between ranks. Keep a reference to it until the backward has ended, as in model = "
+    "DistributedDataParallel(...); loss = model(x).sum(); loss.backward()."
+)
+
 INSIDE_THE_FORWARD = (
     "A backward that the wrapped module's forward calls by itself has accumulated gradients of the model's parameters, "
     "and its outputs have no graph: DistributedDataParallel averages in a backward after the forward, so these would "

@@ -12,13 +12,7 @@ from torch.utils.hooks import unserializable_hook
 from . import kernels
 from .containers import map_tensors
 from .graph import leaves_behind
-
-#: what a backward raises that finds nobody who would average
-GONE = (
-    "The DistributedDataParallel object whose forward made this graph is gone, so nobody averages the gradients: they "
-    "would differ between ranks. Keep a reference to it until the backward has ended, as in model = "
-    "DistributedDataParallel(...); loss = model(x).sum(); loss.backward()."
-)
+from .messages import MODEL_GONE
 
 
 class PendingBackward:
@@ -201,7 +195,7 @@ def call_when_backward_begins(
 def _refuse_without_model(pending: PendingBackward) -> None:
     """RuntimeError where gradients should be averaged by a model that is gone."""
     if pending.averaged and not pending.spent and _accumulates():
-        raise RuntimeError(GONE)
+        raise RuntimeError(MODEL_GONE)
 
 
 def _accumulates() -> bool:

@@ -59,9 +59,9 @@ class BaseSession(ABC):
     def shadow(self) -> bool:
         """Follow the live ranks until nobody is live. True if this rank was among the last."""
 
-    def watch(self, failure: Exception | None = None) -> None:
+    def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""
-        self._failures.watch(failure)
+        self._failures.watch(failure, in_collective=in_collective)
 
     def enter(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""

@@ -159,25 +159,21 @@ class SessionFailures:
         self._notes = FailureNotes.of(self._team)
         self._notes.make_sure_of_step()
 
-    def watch(self, failure: Exception | None = None) -> None:
+    def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Raise ``PeerFailed`` if a peer has left the block by an exception, or is lost. A comm.pending.Watch.
 
         ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
+        ``in_collective``: this rank waits for one, in which the peer may have taken part before it left.
         """
         guard = guard_of(self._team.group)
         with self.sharing():
-            self._read_notes(guard, waits=failure is None)
+            self._read_notes(guard, waits=in_collective and failure is None)
             try:
                 if guard is not None:
                     guard(failure)
             except PeerFailed:
                 self._read_notes(guard, waits=False)  # one that has left by an exception says more
                 raise
-
-    def refuse_behind_a_peer(self) -> None:
-        """Raise ``PeerFailed`` if a peer has left the block by an exception: then that is the cause."""
-        with self.sharing():
-            self._read_notes(guard_of(self._team.group), waits=False)
 
     def _read_notes(self, guard: Guard | None, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -297,7 +298,7 @@ class Session(BaseSession):
             self._read_message()  # it may tell that nobody else has inputs
             if self._membership.active == 1 and not broken.shadowed:
                 continue
-            self._failures.refuse_behind_a_peer()
+            self.watch(in_collective=False)  # a peer that has failed before is the cause
             error = RuntimeError(
                 f"Join: rank {self.team.rank} cannot go on in this block. Its last {broken.what} "
                 f"(in {self._layout.names[place]}), which was caught inside the block; but the ranks whose batch did "
@@ -322,19 +323,15 @@ class Session(BaseSession):
             if self._membership.active == 1:
                 continue
             ranks, message = self._membership.ranks, self._channel.posted + 1
+            watch = partial(self.watch, in_collective=False)  # the others answer in the store
             self._say_left_open(message)
-            if not left_open.agree(place, self._iterations[place], ranks, message, self._watch_elsewhere):
+            if not left_open.agree(place, self._iterations[place], ranks, message, watch):
                 raise self._only_some_left_open(place, int(self.team.rank))
             self._left_open = None
 
-    def _watch_elsewhere(self, failure: Exception | None = None) -> None:
-        """The watch of a wait that is for no collective."""
-        self._failures.refuse_behind_a_peer()
-        self.watch(failure)
-
-    def watch(self, failure: Exception | None = None) -> None:
+    def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""
-        super().watch(failure)
+        super().watch(failure, in_collective=in_collective)
         if failure is not None or self._left_open is None:
             return
         for place, hook in self._followers.items():

@@ -73,7 +73,7 @@ def the_context_around_does_not_come_back() -> None:
 @defect("JOIN-024")
 def a_peer_that_failed_before_is_not_named() -> None:
     """A rank that cannot go on after a failed batch takes itself for the first that failed."""
-    edit("self._failures.refuse_behind_a_peer()", "pass", within="refuse_to_go_on")
+    edit("self.watch(in_collective=False)", "pass", within="refuse_to_go_on")
 
 
 @defect("DDPJ-034")
