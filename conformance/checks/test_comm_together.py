@@ -5,7 +5,6 @@ Low-rank compression has as many columns here as a matrix has room for, so that 
 
 import itertools
 import pickle
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -14,16 +13,25 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import NotRun, check
 from conformance.explore.listed import through_torch
-from conformance.fixtures import models
+from conformance.fixtures import choices, models
+from conformance.fixtures.choices import (
+    AFTER,
+    BEFORE,
+    BEHIND,
+    WITHIN,
+    Columns,
+    Turns,
+    happen,
+    in_cases,
+    turn,
+    worlds_of,
+)
 from conformance.fixtures.comm_hooks import Stepping
 from conformance.fixtures.pairwise import covering
 from conformance.fixtures.training import ddp, numbers, private
 
 DEADLINE_S = 12.0
 BATCH = 10  # programs of one case
-BEFORE, AFTER = 3, 2  # iterations of all ranks: before something happens, and behind the context
-SCHEDULES = {2: ((3, 1), (0, 2)), 3: ((1, 3, 0), (2, 1, 3))}  # of a context
-WITHIN, BEHIND, MICRO = 10, 20, (101, 102)  # the numbers of iterations in a context, behind it, and of what is added up
 LOCAL_FROM = 2
 COLUMNS = 16
 
@@ -77,22 +85,6 @@ KNOWN = {
 }  # fmt: skip
 
 
-class Columns(models.SumBackwards):
-    """Its weights lie column by column."""
-
-    def __init__(self):
-        super().__init__()
-        for layer in self.layers:
-            layer.weight.data = layer.weight.data.t().contiguous().t()
-
-
-class Turns(models.Parts):
-    """One layer is used by all, one by some, one by nobody in every third iteration, which it is told beforehand."""
-
-    def turn(self, rank, number):
-        self.use = "a" + "b" * ((rank + number) % 2) + "c" * (number % 3 != 2)
-
-
 class Looking(nn.Module):
     """A sparse table beside two dense layers; rows are looked up by the numbers that are fed."""
 
@@ -120,26 +112,8 @@ MODELS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Program:
-    """One choice for every factor, and how many iterations each rank has in the context."""
-
-    choices: tuple
-    schedule: tuple
-
-    def __getitem__(self, factor):
-        return dict(self.choices)[factor]
-
-    @property
-    def divides_by_all(self):
-        return self["context"] != "by the active"
-
-    @property
-    def options(self):
-        return {
-            "bucket_cap_mb": self["buckets"], "gradient_as_bucket_view": self["gradients"] == "views",
-            "find_unused_parameters": self["graph"] == "searched", "static_graph": self["graph"] == "static",
-        }  # fmt: skip
+class Program(choices.Program):
+    """With the ranks that average together."""
 
     def peers(self, rank, made):
         """Over whom this rank averages in its iteration of this number, the first being 0."""
@@ -153,13 +127,7 @@ class Program:
 
 def programs():
     """The programs of each case, by its name."""
-    found, rows = {}, [tuple(row.items()) for row in covering(FACTORS, FORBIDDEN)]
-    for world, schedules in SCHEDULES.items():
-        turns = itertools.cycle(schedules)
-        chosen = [Program(row, next(turns)) for row in rows if dict(row)["world"] == world]
-        for start in range(0, len(chosen), BATCH):
-            found[f"{world} ranks, {start // BATCH + 1}"] = chosen[start : start + BATCH]
-    return found
+    return in_cases(covering(FACTORS, FORBIDDEN), Program, BATCH)
 
 
 # -- on the ranks
@@ -201,11 +169,6 @@ def hook_of(ctx, name):
     }[name]
 
 
-def turn(model, rank, number):
-    if isinstance(model, Turns):
-        model.turn(rank, number)
-
-
 def batch(model, rank, number):
     """Two rows; in bfloat16 such that its digits do not hold a mean of several ranks' gradients."""
     first = next(model.parameters())
@@ -224,43 +187,29 @@ def train(ctx, program, groups):
     model = ddp(ctx, module, process_group=groups["model"], **program.options)
     state = registered(ctx, program, model, groups)
 
-    def backward(number):
+    def forward(number):
         turn(model.module, ctx.rank, number)
-        loss(model(batch(model.module, ctx.rank, number))).backward()
+        return model(batch(model.module, ctx.rank, number))
 
     def step(number, *micro):
         model.zero_grad(set_to_none=program["cleared"] == "to None")
         for part in micro:
             with model.no_sync():
-                backward(part)
-        backward(number)
+                loss(forward(part)).backward()
+        loss(forward(number)).backward()
         seen.append(held(model.module))
 
     for number in range(BEFORE):
         step(number)
-    what, micro = program["between"], ()
-    if what == "accumulation":
-        micro = MICRO
-    elif what == "evaluation":
-        model.eval()
-        with torch.no_grad():
-            model(batch(model.module, ctx.rank, BEFORE))
-        model.train()
-    elif what == "a forward alone":
-        turn(model.module, ctx.rank, BEFORE)
-        model(batch(model.module, ctx.rank, BEFORE))
-    elif what == "other storage":
-        for parameter in model.parameters():
-            parameter.data = parameter.data.clone()
-    elif what == "another group":
-        private(model, "_update_process_group")(groups["other"])
-    elif what == "a cast":
+    what = program["between"]
+    happen(what, model, lambda: forward(BEFORE), lambda: groups["other"])
+    if what == "a cast":
         model.double()
     elif what == "a saved state":  # goes on with another model
         state = pickle.loads(pickle.dumps(state))
         model = ddp(ctx, model.module, process_group=groups["other"], **program.options)
         model.register_comm_hook(state, hook_of(ctx, program["hook"]))
-    step(BEFORE, *micro)
+    step(BEFORE, *program.micro)
     if program["context"] != "none":
         with ctx.subject.Join([model], divide_by_initial_world_size=program.divides_by_all):
             for number in range(program.schedule[ctx.rank]):
@@ -320,7 +269,7 @@ def alone(program, rank):
         step(range(world), number)
     if program["between"] == "a cast":
         model.double()
-    step(range(world), *(MICRO if program["between"] == "accumulation" else ()), BEFORE)
+    step(range(world), *program.micro, BEFORE)
     for number in range(max(program.schedule) if program["context"] != "none" else 0):
         step(oracle.active_ranks(program.schedule, number), WITHIN + number)
     for number in range(AFTER):
@@ -336,10 +285,6 @@ def left_of(chosen, subject):
     if not left:
         raise NotRun("each of these programs chooses what is listed as broken")
     return left
-
-
-def worlds_of(chosen):
-    return {len(program.schedule) for program in chosen}
 
 
 def close(found, wanted, error):

@@ -6,7 +6,6 @@ schedule, a reduction, an optimizer, a model, something that happens between two
 
 import copy
 import itertools
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -15,17 +14,26 @@ from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import check
-from conformance.fixtures import models, overlapping
+from conformance.fixtures import choices, models, overlapping
+from conformance.fixtures.choices import (
+    AFTER,
+    BEFORE,
+    BEHIND,
+    WITHIN,
+    Columns,
+    Turns,
+    happen,
+    in_cases,
+    turn,
+    worlds_of,
+)
 from conformance.fixtures.overlapping import OPTIMIZERS, Overlap, group_of, pair_of
 from conformance.fixtures.pairwise import covering
-from conformance.fixtures.training import numbers, private
+from conformance.fixtures.training import numbers
 
 DEADLINE_S = 12.0
 BATCH = 8  # programs of one case
-BEFORE, AFTER = 3, 2  # iterations of all ranks: before something happens, and behind the context
-SCHEDULES = {2: ((3, 1), (0, 2)), 3: ((1, 3, 0), (2, 1, 3))}  # of a context
 CLOSE = 1e-5  # of the largest number, where something rounds
-WITHIN, BEHIND, MICRO = 10, 20, (101, 102)  # the numbers of iterations in a context, behind it, and of what is added up
 ONE_MIB, SOME_MIB, EACH_MIB = 25, overlapping.CAP_MIB, 1e-6
 
 FACTORS = {
@@ -67,22 +75,6 @@ _OLD = {
 TOGETHER = ({**_OLD, "world": 2}, {**_OLD, "world": 3, "schedule": "interleaved", "context": "by the active"})
 
 
-class Columns(models.SumBackwards):
-    """Its weights lie column by column."""
-
-    def __init__(self):
-        super().__init__()
-        for layer in self.layers:
-            layer.weight.data = layer.weight.data.t().contiguous().t()
-
-
-class Turns(models.Parts):
-    """One layer is used by all, one by some, one by nobody in every third iteration, which it is told beforehand."""
-
-    def turn(self, rank, number):
-        self.use = "a" + "b" * ((rank + number) % 2) + "c" * (number % 3 != 2)
-
-
 MODELS = {
     "forwards": models.Sum, "backwards": models.SumBackwards, "complex": models.Complex, "by columns": Columns,
     "some unused": Turns,
@@ -97,15 +89,8 @@ def listed(groups, model):
     return params if groups == "one" else [{"params": params[::2]}, {"params": params[1::2], "lr": 0.125}]
 
 
-@dataclass(frozen=True)
-class Program:
-    """One choice for every factor, and how many iterations each rank has in the context."""
-
-    choices: tuple
-    schedule: tuple
-
-    def __getitem__(self, factor):
-        return dict(self.choices)[factor]
+class Program(choices.Program):
+    """With what it asks of the overlapped step."""
 
     def how(self, ctx):
         hooks = {
@@ -115,18 +100,10 @@ class Program:
         keywords = {"reduce_scatter": self["reduction"] == "to owners"}
         if self["schedule"] == "sequential":
             keywords["max_norm"] = 20.0 if self["clipped"] == "by norm" else None
-        options = {
-            "bucket_cap_mb": self["buckets"], "gradient_as_bucket_view": self["gradients"] == "views",
-            "find_unused_parameters": self["graph"] == "searched", "static_graph": self["graph"] == "static",
-        }  # fmt: skip
         return Overlap(
             self["schedule"] == "interleaved", self["owners"] == "of pieces", self["optimizer"],
-            MODELS[self["model"]], partial(listed, self["groups"]), hooks[self["reduction"]], options, keywords,
+            MODELS[self["model"]], partial(listed, self["groups"]), hooks[self["reduction"]], self.options, keywords,
         )  # fmt: skip
-
-    @property
-    def divides_by_all(self):
-        return self["context"] != "by the active"
 
     @property
     def rounds(self):
@@ -136,22 +113,10 @@ class Program:
 def programs():
     """The programs of each case, by its name."""
     plain = {factor: values[0] for factor, values in FACTORS.items()}
-    rows = [tuple(row.items()) for row in (*({**plain, **each} for each in TOGETHER), *covering(FACTORS, FORBIDDEN))]
-    found = {}
-    for world, schedules in SCHEDULES.items():
-        turns = itertools.cycle(schedules)
-        chosen = [Program(row, next(turns)) for row in rows if dict(row)["world"] == world]
-        for start in range(0, len(chosen), BATCH):
-            found[f"{world} ranks, {start // BATCH + 1}"] = chosen[start : start + BATCH]
-    return found
+    return in_cases((*({**plain, **each} for each in TOGETHER), *covering(FACTORS, FORBIDDEN)), Program, BATCH)
 
 
 # -- on the ranks
-
-
-def turn(model, rank, number):
-    if isinstance(model, Turns):
-        model.turn(rank, number)
 
 
 def train(ctx, program, group):
@@ -175,7 +140,8 @@ def train(ctx, program, group):
         step(number)
         if number == 0 and program["hooks"] != "none":
             pair.zero.optim.register_step_post_hook(bound)
-    step(BEFORE, *between(ctx, pair, program["between"]))
+    happen_here(ctx, pair, program["between"])
+    step(BEFORE, *program.micro)
     if program["context"] != "none":
         with ctx.subject.Join([pair.ddp, pair.zero], divide_by_initial_world_size=program.divides_by_all):
             for number in range(program.schedule[ctx.rank]):
@@ -186,31 +152,21 @@ def train(ctx, program, group):
     return seen, told(pair.zero.state_dict()) if ctx.rank == 0 else None
 
 
-def between(ctx, pair, what):
-    """What happens between two iterations; the numbers of those whose gradients the next one adds to."""
-    if what == "accumulation":
-        return MICRO
-    if what == "evaluation":
-        pair.ddp.eval()
-        with torch.no_grad():
-            pair.ddp(pair.batch(BEFORE))
-        pair.ddp.train()
-    elif what == "a forward alone":
+def happen_here(ctx, pair, what):
+    """What happens between two iterations."""
+
+    def forward():
         turn(pair.model, ctx.rank, BEFORE)
         pair.ddp(pair.batch(BEFORE))
-    elif what == "other storage":
-        for parameter in pair.model.parameters():
-            parameter.data = parameter.data.clone()
-    elif what == "another group":
-        private(pair.ddp, "_update_process_group")(group_of(ctx))
-    elif what == "another rate":
+
+    happen(what, pair.ddp, forward, partial(group_of, ctx))
+    if what == "another rate":
         halve(pair.zero)
     elif what == "a checkpoint":
         pair.zero.consolidate_state_dict(ctx.world - 1)
         saved = [pair.zero.state_dict() if ctx.rank == ctx.world - 1 else None]
         dist.broadcast_object_list(saved, src=ctx.world - 1)
         pair.zero.load_state_dict(saved[0])
-    return ()
 
 
 @torch.no_grad()
@@ -287,7 +243,7 @@ class Alone:
             halve(self.optimizer)
         elif program["between"] == "a checkpoint":
             self.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
-        self.step(everybody, self.world, *(MICRO if program["between"] == "accumulation" else ()), BEFORE)
+        self.step(everybody, self.world, *program.micro, BEFORE)
         made_by += [everybody] * len(self.seen)
         for number in range(max(program.schedule) if program["context"] != "none" else 0):
             active = oracle.active_ranks(program.schedule, number)
@@ -323,10 +279,6 @@ def near(found, wanted):
 def close(found, wanted):
     one, other = (torch.tensor(values, dtype=torch.complex128) for values in (found, wanted))
     return bool((one - other).abs().max() <= CLOSE * max(1.0, other.abs().max().item()))
-
-
-def worlds_of(chosen):
-    return {len(program.schedule) for program in chosen}
 
 
 @check("HOOK-018", worlds=(2, 3), at=worlds_of, scenarios=programs(), each=True, deadline_s=DEADLINE_S, beyond=False)
