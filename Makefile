@@ -155,7 +155,7 @@ repros: $(READY)
 
 # Goes on by itself with an unfinished record of the same cells in OUT.
 faults: $(READY)
-	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(call is_on,TENTH),--tenth --seed '$(or $(SEED),0)') $(if $(STRICT),$(if $(call is_on,STRICT),,--no-strict)) --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
+	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(call is_on,TENTH),--tenth) $(if $(SEED),--seed '$(SEED)') $(if $(STRICT),$(if $(call is_on,STRICT),,--no-strict)) --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
 
 soak: $(READY)
 	@$(RUN) -m conformance soak --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),20)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(SOAK_OUT)' $(ARGS)

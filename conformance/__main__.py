@@ -81,7 +81,7 @@ def _faults(faults: argparse.ArgumentParser) -> None:
         "--strict", action=argparse.BooleanOptionalAction, default=True,
         help="ours in its strict mode, or as it is without it (default: strict)",
     )  # fmt: skip
-    faults.add_argument("--seed", default="0", metavar="N", help="which tenth (default: %(default)s)")
+    faults.add_argument("--seed", default="", metavar="N", help="which tenth (default: 0)")
     faults.add_argument("--jobs", default="2", metavar="N", help="cells that compute at a time (default: %(default)s)")
     faults.add_argument("--list", action="store_true", help="only list the cells")
     faults.add_argument("--out", default="out/faults", metavar="FOLDER", help="output folder (default: %(default)s)")

@@ -51,6 +51,8 @@ def _asked(given: Namespace) -> list[Cell]:
     cells, seed = selected(ask.words(given.select, "pattern")), ask.seed(given.seed)
     if not cells:
         raise BadInput(f"no cell meets {given.select!r}; their ids are fault/point/role/program, see --list")
+    if seed is not None and not given.tenth:
+        raise BadInput("a seed draws a tenth of the cells: give --tenth (TENTH=1), too, or no seed for all of them")
     if given.tenth:
         return sample(cells, -(-len(cells) // 10), seed or 0)
     return cells

@@ -204,6 +204,7 @@ OTHERS = [
     ("faults --select SIGKILL/* --out in_the_way", "choose another folder with --out"),
     ("faults --select nope", "no cell meets 'nope'"),
     ("faults --tenth --seed x --out out", "seed 'x' is not a whole number; give for example 7"),
+    ("faults --seed 7 --out out", "a seed draws a tenth of the cells: give --tenth (TENTH=1), too"),
     ("faults --jobs 0 --out out", "number of jobs '0' is not a whole number above 0; give for example 2"),
     ("soak --subject nobody --out out", "unknown subject 'nobody'"),
     ("soak --out in_the_way", "choose another folder with --out"),
