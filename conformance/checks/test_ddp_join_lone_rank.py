@@ -191,10 +191,12 @@ class LeavingOut(models.Sum):
         return sum(layer(x) for layer in self.layers[1 if leaves_out else 0 :])
 
 
-def leave_the_last_backward_incomplete(ctx, schedule):
-    """The last rank's last backward leaves a layer out, while the others shadow what a hook of the user's reduces."""
-    model = ddp(ctx, LeavingOut(), bucket_cap_mb=TINY_MIB)
-    model.register_comm_hook(ctx.world, reduced)
+def leave_the_last_backward_incomplete(ctx, schedule, hooked):
+    """The last rank's last backward leaves a layer out, while the others shadow what a hook of the user's reduces, or
+    where nothing is reduced, since its only bucket is not full."""
+    model = ddp(ctx, LeavingOut(), bucket_cap_mb=TINY_MIB if hooked else 25)
+    if hooked:
+        model.register_comm_hook(ctx.world, reduced)
     with model.join():
         for iteration in range(schedule[ctx.rank]):
             model.zero_grad(set_to_none=True)
@@ -208,8 +210,9 @@ def reduced(world, bucket):
 
 @check("DDP-062", worlds=(2, 3))
 def test_a_last_backward_that_leaves_a_layer_out_is_told_on_every_rank_also_where_only_one_has_inputs(ranks):
-    run = ranks.run(leave_the_last_backward_incomplete, (3,) * (ranks.world - 1) + (5,))
-    for rank, outcome in enumerate(run.outcomes):
-        assert type(outcome).__name__ == "Raised", f"rank {rank}: {run.summary()}"
-        assert outcome.error.is_a(RuntimeError), f"rank {rank}: {outcome.error}"
-    assert "find_unused_parameters" in run.outcomes[-1].error.text, run.summary()
+    for hooked in (True, False):
+        run = ranks.run(leave_the_last_backward_incomplete, (3,) * (ranks.world - 1) + (5,), hooked)
+        for rank, outcome in enumerate(run.outcomes):
+            assert type(outcome).__name__ == "Raised", f"rank {rank}, {hooked=}: {run.summary()}"
+            assert outcome.error.is_a(RuntimeError), f"rank {rank}, {hooked=}: {outcome.error}"
+        assert "find_unused_parameters" in run.outcomes[-1].error.text, run.summary()

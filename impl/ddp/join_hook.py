@@ -52,11 +52,9 @@ class UnevenInputs:
         self.iteration.recast = False  # all ranks have done the same
 
     def leave(self) -> None:
-        """This rank has run out of inputs. RuntimeError where its last backward has left parameters out that others
-        reduce: no forward comes that would complain."""
-        session, reducer = self.iteration.session, self._reducer
-        if session is None or not session.alone or reducer.reducing_with_others:
-            reducer.check_finished()
+        """This rank has run out of inputs. RuntimeError where its last backward has left parameters out: no forward
+        comes that would complain."""
+        self._reducer.check_finished()
 
     def _begin_anew(self) -> None:
         """All ranks stand at one place: what was broken off or left open here before is over."""
@@ -166,7 +164,7 @@ class _DDPJoinHook(FollowingHook):
         self.uneven.enter()
 
     def leaving(self) -> None:
-        """RuntimeError where this model's last backward here has left parameters out that others reduce."""
+        """RuntimeError where this model's last backward here has left parameters out."""
         self.uneven.leave()
 
     def broken_off(self) -> BrokenOff | None:

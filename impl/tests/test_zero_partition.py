@@ -28,7 +28,7 @@ def test_loads_differ_by_at_most_the_largest_parameter(numels, world):
 @given(sizes, sizes, worlds)
 def test_added_parameters_move_none_of_the_earlier_ones(first, second, world):
     plan = ShardPlan.greedy(first, world)
-    longer = plan.extended(second)
+    longer = plan.changed([*plan.owners, *[None] * len(second)], [*first, *second])
     assert longer.owners[: len(first)] == plan.owners
     assert longer.numels == (*first, *second)
 

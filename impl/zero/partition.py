@@ -35,16 +35,12 @@ class ShardPlan:
     @staticmethod
     def greedy(numels: Sequence[int], world: int, first: Sequence[int] | None = None) -> ShardPlan:
         """Largest parameter first, each onto the rank with the least so far (ZERO-007)."""
-        return ShardPlan(world, (), ()).extended(numels, first)
-
-    def extended(self, numels: Sequence[int], first: Sequence[int] | None = None) -> ShardPlan:
-        """The plan with more parameters after those it has; nobody loses one that it owned (ZERO-014)."""
-        return self.changed([*self.owners, *[None] * len(numels)], [*self.numels, *numels], first)
+        return ShardPlan(world, (), ()).changed([None] * len(numels), numels, first)
 
     def changed(
         self, owners: Sequence[int | None], numels: Sequence[int], first: Sequence[int] | None = None
     ) -> ShardPlan:
-        """The plan of other parameters, some of which have an owner; the others are added to those.
+        """The plan of other parameters, some of which have an owner and keep it (ZERO-014); others are added.
 
         ``first``: by parameter, the place of the first one that has its memory. They go to one owner.
         """

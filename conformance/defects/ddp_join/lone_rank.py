@@ -79,5 +79,6 @@ def a_models_forward_waits_for_the_roll_call() -> None:
 
 @defect("DDP-062")
 def who_is_alone_leaves_its_reduction_unfinished() -> None:
-    """A rank that is alone, and whose last backward leaves a layer out, leaves though a hook reduces with others."""
-    edit(" or reducer.reducing_with_others:", ":")
+    """A rank that is alone, and whose last backward leaves a layer out, leaves without a word."""
+    told = "self._reducer.check_finished()"
+    edit(told, f"self.iteration.session.alone or {told}", within="UnevenInputs.leave")
