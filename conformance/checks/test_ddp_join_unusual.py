@@ -55,6 +55,10 @@ def forward_only(model, x):
     model(x)  # with gradients, but nobody calls backward
 
 
+def move_to_where_it_is(model, x):
+    model.to(x.device).float()
+
+
 def train_with_extra_forwards(ctx, schedule, extra, buffers, first=False):
     """``extra`` is called after each iteration; or, where it comes ``first``, once before all others."""
     model = new_model(ctx, buffers)
@@ -103,6 +107,11 @@ def test_forwards_in_eval_mode_between_iterations_do_no_harm(ranks, scenario):
 def test_forwards_without_a_backward_do_no_harm(ranks, scenario):
     assert_extra_forwards_do_no_harm(ranks, forward_only, scenario)
     assert_extra_forwards_do_no_harm(ranks, forward_only, scenario, first=True)
+
+
+@check("DDP-034", worlds=MANY, scenarios=BUFFERED, beyond=False)
+def test_a_model_may_be_moved_to_where_it_is_when_others_have_joined(ranks, scenario):
+    assert_extra_forwards_do_no_harm(ranks, move_to_where_it_is, scenario)
 
 
 def evaluate_then_leave(ctx, schedule):

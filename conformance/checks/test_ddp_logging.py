@@ -199,6 +199,29 @@ def test_the_log_of_a_trained_model_also_holds_measured_times(ranks):
         assert after["backward_compute_time"] > 0
 
 
+def log_after_each_iteration(ctx):
+    model = wrapped(ctx, Turning(), bucket_cap_mb=5e-5)
+    private(model, "_set_ddp_runtime_logging_sample_rate")(1)
+    told = []
+    for iteration in range(6):
+        trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
+        told.append(private(model, "_get_ddp_logging_data")())
+    return told
+
+
+@check("DDP-144", worlds=(1, 2))
+def test_averages_of_the_log_are_those_of_the_times_that_it_has_told(ranks):
+    for told in ranks(log_after_each_iteration):
+        for name in MEASURED:
+            times = []
+            for log in told:
+                if f"avg_{name}" in log:
+                    times.append(log[name])
+                    mean, rounded = sum(times) / len(times), len(times)  # by a nanosecond in each iteration
+                    assert abs(log[f"avg_{name}"] - mean) <= rounded, f"{name}: {log[f'avg_{name}']} after {times}"
+            assert times, f"no iteration has told {name}"
+
+
 def log_between_two_looks_at_the_clock(ctx):
     """What the log says after three iterations, and how long they took, in ns."""
     model, begun = wrapped(ctx, Turning(), bucket_cap_mb=5e-5), time.time_ns()

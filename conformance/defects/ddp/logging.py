@@ -135,3 +135,9 @@ def the_log_tells_the_place_in_the_world() -> None:
 def frozen_parameters_are_missed_in_the_list() -> None:
     """A parameter that is not trained is called missing from the list of those that are reduced."""
     edit("        if not parameter.requires_grad:\n            continue\n", "", within="names_by_place")
+
+
+@defect("DDP-144")
+def averaged_times_count_one_iteration_too_many() -> None:
+    """The averages of the log divide by one sample more than there is."""
+    edit("self._sampled = 0", "self._sampled = 1")

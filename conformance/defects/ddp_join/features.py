@@ -252,6 +252,12 @@ def a_move_hides_a_cast_inside_the_block() -> None:
     edit("self.iteration.recast |= specs", "self.iteration.recast = specs")
 
 
+@defect("DDP-034")
+def a_model_that_stays_as_it_is_counts_as_cast() -> None:
+    """Moving a model to where it is already counts as a change of its parameters."""
+    edit("self.iteration.recast |= specs != self.specs", "self.iteration.recast |= specs == self.specs")
+
+
 @defect("JOIN-024")
 def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     """A rank whose backward has failed in a block reduces again what its peers have reduced."""
