@@ -8,21 +8,23 @@ from typing import Any
 
 from . import Subject
 
-# where each public name lives; a package that is not built yet is declared as lacking, not hidden
+# where each name lives; a package that is not built yet is declared as lacking, not hidden
 _PACKAGES = {
-    "impl.join": ("Join", "Joinable", "JoinHook", "_JoinConfig"),
+    "impl": (
+        "Join", "Joinable", "JoinHook", "DistributedDataParallel", "GradBucket", "BuiltinCommHookType",
+        "DDPCommHookType", "register_ddp_comm_hook", "ZeroRedundancyOptimizer", "hook_with_zero_step",
+        "hook_with_zero_step_interleaved",
+    ),
+    "impl.join": ("_JoinConfig",),
     "impl.ddp.survivors": ("regroup",),
     "impl.errors": ("PeerFailed", "CollectivesDiffer"),
-    "impl.ddp": (
-        "DistributedDataParallel", "GradBucket", "_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation",
-        "_dump_DDP_relevant_env_vars",
-    ),
+    "impl.ddp": ("_DDPJoinHook", "_MixedPrecision", "_BufferCommHookLocation", "_dump_DDP_relevant_env_vars"),
     "impl.ddp.hooks": (
-        "BuiltinCommHookType", "DDPCommHookType", "register_ddp_comm_hook", "default_hooks", "debugging_hooks",
-        "powerSGD_hook", "post_localSGD_hook", "quantization_hooks", "optimizer_overlap_hooks",
+        "default_hooks", "debugging_hooks", "powerSGD_hook", "post_localSGD_hook", "quantization_hooks",
+        "optimizer_overlap_hooks",
     ),
-    "impl.zero": ("ZeroRedundancyOptimizer", "_ZeROJoinHook"),
-    "impl.overlap": ("hook_with_zero_step", "hook_with_zero_step_interleaved"),
+    "impl.zero": ("_ZeROJoinHook",),
+    "impl.overlap": (),
 }
 
 # modules that are a public name by themselves

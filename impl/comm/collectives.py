@@ -71,7 +71,6 @@ def _reducing(op: Any) -> dist.AllreduceOptions:
 def _sending(source: GroupRank) -> dist.BroadcastOptions:
     options = dist.BroadcastOptions()
     options.rootRank = source
-    options.rootTensor = 0
     options.asyncOp = True
     return options
 

@@ -190,7 +190,7 @@ def in_post_hooks_only_the_last_ones_count() -> None:
 @defect("JOIN-024")
 def an_unfinished_last_backward_is_told_to_nobody() -> None:
     """A rank runs out of inputs after a backward that has left a parameter out, in which its peers wait."""
-    edit("    reducer.check_finished()\n", "    pass\n", within="UnevenInputs.leave")
+    edit("self._reducer.check_finished()", "pass", within="UnevenInputs.leave")
 
 
 @defect("ZERO-022", worlds=(3,))
