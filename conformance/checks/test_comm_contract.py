@@ -354,38 +354,48 @@ def test_a_hook_may_replace_the_buffer_and_the_views_follow(ranks, scenario):
         assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local]
 
 
-def answer_with_a_part(ctx, replaced, as_view):
-    """A hook whose answer does not begin where its storage does; whether the bucket's gradients are found in it."""
+def behind(flat):
+    return torch.cat([flat.new_zeros(5), flat])[5:]
+
+
+def every_second(flat):
+    return torch.stack([flat, flat + 1], -1)[:, 0]
+
+
+def answer_with_a_part(ctx, kind, part_of_larger, replaced, as_view):
+    """A hook whose answer is not all of its storage; whether the bucket's gradients are found in it."""
     told = []
 
     def hook(_state, bucket):
-        part = torch.cat([bucket.buffer().new_zeros(5), bucket.buffer() * 3])[5:]
+        part = part_of_larger(bucket.buffer() * 3)
         if replaced:
             bucket.set_buffer(part)
             told.append(torch.equal(torch.cat([each.flatten() for each in bucket.gradients()]), part))
         return done(part)
 
-    return steps(ctx, hooked(ctx, None, hook, gradient_as_bucket_view=as_view)), all(told)
+    return steps(ctx, hooked(ctx, None, hook, kind(), gradient_as_bucket_view=as_view)), all(told)
 
 
 PARTS = {
-    f"{told} · {name}": (replaced, as_view)
+    f"{told} · {part.__name__} · {name}": (part, replaced, as_view)
     for told, replaced in (("by its future", False), ("in the bucket", True))
+    for part in (behind, every_second)
     for name, as_view in VIEWS.items()
 }
 
 
-def answer_with_parts(ctx):
-    return {way: answer_with_a_part(ctx, *how) for way, how in PARTS.items()}
+def answer_with_parts(ctx, kind):
+    return {way: answer_with_a_part(ctx, kind, *how) for way, how in PARTS.items()}
 
 
 @check("COMM-001", "COMM-016", worlds=(1, 2))
 def test_a_hook_may_answer_with_a_part_of_a_larger_tensor(ranks):
-    for rank, told in enumerate(ranks(answer_with_parts)):
-        local = alone([rank])
-        for way, (seen, found) in told.items():
-            assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local], way
-            assert found, f"gradients() are not where buffer() is: {way}"
+    for kind in (models.Sum, models.Complex):
+        for rank, told in enumerate(ranks(answer_with_parts, kind)):
+            local = alone([rank], model=kind)
+            for way, (seen, found) in told.items():
+                assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local], way
+                assert found, f"gradients() are not where buffer() is: {way}"
 
 
 # -- a group whose ranks are not those of the world

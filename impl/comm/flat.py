@@ -76,9 +76,18 @@ def laid_out_like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
 
 
 def views_like(views: Sequence[torch.Tensor], of: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
-    """Views of ``target`` that lie in it as ``views`` lie in ``of``."""
-    shift = target.storage_offset() - of.storage_offset()
-    return [target.as_strided(view.size(), view.stride(), view.storage_offset() + shift) for view in views]
+    """Views of ``target`` that lie in it as ``views`` lie in ``of``, which has no gaps.
+
+    ``target`` may be every n-th element of something larger, (numel,).
+    """
+    nth = 1 if target.is_contiguous() else target.stride(0)
+    start, first = target.storage_offset(), of.storage_offset()
+    return [
+        target.as_strided(
+            view.size(), [nth * stride for stride in view.stride()], start + nth * (view.storage_offset() - first)
+        )
+        for view in views
+    ]
 
 
 def note_change(tensors: Sequence[torch.Tensor]) -> None:

@@ -125,6 +125,8 @@ class GradBucket:
     ) -> None:
         self._index = index
         self._last = last
+        self._own = flat, views
+        # those that are shown now
         self._flat = flat
         self._views = views
         self._parameters = parameters
@@ -154,7 +156,8 @@ class GradBucket:
         if buffer.is_sparse or self._flat.is_sparse:  # of one parameter
             self._views = [buffer]
         elif buffer.numel() == self._flat.numel():
-            self._views = views_like(self._views, self._flat, buffer)
+            flat, views = self._own
+            self._views = views_like(views, flat, buffer.reshape(-1))
         self._flat = buffer
 
     def gradients(self) -> list[torch.Tensor]:
@@ -192,7 +195,8 @@ class GradBucket:
 def complex_again(shown: torch.Tensor) -> torch.Tensor:
     """The complex numbers that were shown as two real ones each, in the last dimension; dense or sparse."""
     if not shown.is_sparse:
-        return torch.view_as_complex(shown.contiguous())
+        shown = shown.contiguous()
+        return torch.view_as_complex(shown.clone() if shown.storage_offset() % 2 else shown)  # of whole pairs only
     rows = shown.coalesce()
     return _with_values(rows, torch.view_as_complex(rows.values().contiguous()))
 

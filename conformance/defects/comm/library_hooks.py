@@ -338,7 +338,7 @@ def only_flat_results_reach_the_views() -> None:
 @defect("COMM-016")
 def views_ignore_where_a_part_begins() -> None:
     """A bucket whose buffer was replaced by a part of a larger tensor shows gradients from that tensor's beginning."""
-    edit("views_like(self._views, self._flat, buffer)", "views_like(self._views, buffer, buffer)")
+    edit("views_like(views, flat, buffer.reshape(-1))", "views_like(views, buffer, buffer)")
 
 
 @defect("COMM-029")

@@ -113,7 +113,7 @@ def gradients_are_copies() -> None:
 @defect("COMM-016")
 def gradients_stay_in_the_old_buffer() -> None:
     """After a bucket's buffer was replaced its gradients still show the old one."""
-    edit("self._views = views_like(self._views, self._flat, buffer)", "self._views = list(self._views)")
+    edit("self._views = views_like(views, flat, buffer.reshape(-1))", "self._views = list(views)")
 
 
 @defect("COMM-015")
@@ -229,14 +229,32 @@ def gradients_of_a_bucket_lie_row_by_row() -> None:
 
 
 @defect("COMM-016")
+def gradients_of_a_replaced_buffer_lie_side_by_side() -> None:
+    """The gradients of a buffer that is every second element of something larger are read as if it were all of it."""
+    edit("nth = 1 if target.is_contiguous() else target.stride(0)", "nth = 1")
+
+
+@defect("COMM-001")
+def complex_answers_begin_at_even_places() -> None:
+    """A hook's answer for complex gradients that begins at an odd place of its storage is not taken."""
+    edit("torch.view_as_complex(shown.clone() if shown.storage_offset() % 2 else shown)", "torch.view_as_complex(shown)")
+
+
+@defect("COMM-001")
+def complex_answers_are_contiguous() -> None:
+    """A hook's answer for complex gradients in other strides is not taken."""
+    edit("        shown = shown.contiguous()\n", "")
+
+
+@defect("COMM-016")
 def gradients_of_a_replaced_buffer_lie_row_by_row() -> None:
     """Once a hook has replaced the buffer, its views show the elements of every parameter row by row."""
     edit(
-        "self._views = views_like(self._views, self._flat, buffer)",
-        "shift = buffer.storage_offset() - self._flat.storage_offset()\n"
+        "self._views = views_like(views, flat, buffer.reshape(-1))",
+        "shift = buffer.storage_offset() - flat.storage_offset()\n"
         "        self._views = [\n"
         "            buffer.as_strided((view.numel(),), (1,), view.storage_offset() + shift).view(view.size())\n"
-        "            for view in self._views\n"
+        "            for view in views\n"
         "        ]",
     )
 
