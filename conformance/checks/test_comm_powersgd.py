@@ -2,6 +2,7 @@
 
 import logging
 import math
+from functools import partial
 import pickle
 
 import torch
@@ -119,6 +120,18 @@ def test_approximations_follow_from_the_seed(ranks):
     for first, other, again in ranks(train_from_seeds, (1, 2, 1)):
         assert first == again, "one seed, and other approximations"
         assert first != other, "another seed, and the same approximations"
+
+
+def seed_wrongly(ctx):
+    make = ctx.subject.powerSGD_hook.PowerSGDState
+    return [caught(partial(make, ctx.group, random_seed=seed)) for seed in (-1, 2**32)]
+
+
+@check("COMM-026", worlds=(1,))
+def test_a_seed_that_the_generator_does_not_take_is_refused_where_it_is_given(ranks):
+    for error in ranks(seed_wrongly)[0]:
+        assert error is not None
+        assert error.is_a(ValueError), error
 
 
 @check("COMM-026")

@@ -561,3 +561,40 @@ def test_gradients_of_a_model_that_is_dropped_before_its_backward_are_averaged_o
         else:
             assert refused.is_a(RuntimeError), f"rank {rank}: {refused}"
         assert (error, local) == (None, models.place(rank, 0).item()), f"rank {rank}"
+
+
+# -- DDP-049: a module that calls backward by itself
+
+
+class LosingInside(torch.nn.Module):
+    """Goes backward through its loss within its forward, and returns the number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = models.scalar()
+
+    def forward(self, x):
+        loss = self.layer(x).sum()
+        loss.backward()
+        return loss.detach()
+
+
+def go_backward_inside(ctx):
+    """In an iteration that is not synchronised and in two that are: what it raises, and the gradient after it."""
+    model, seen = ddp(ctx, LosingInside().to(ctx.device)), []
+    for synchronised in (False, True, True):
+        model.zero_grad()
+        with nullcontext() if synchronised else model.no_sync():
+            error = caught(model, models.place(ctx.rank, 0).to(ctx.device))
+        seen.append((error, gradient(model.module.layer.weight)))
+    return seen
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_gradients_of_a_backward_inside_the_forward_are_averaged_or_refused(ranks):
+    mean = sum(models.place(rank, 0).item() for rank in range(ranks.world)) / ranks.world
+    for rank, (unsynchronised, *synchronised) in enumerate(ranks(go_backward_inside)):
+        assert unsynchronised == (None, models.place(rank, 0).item()), f"rank {rank}"
+        for error, averaged in synchronised:
+            refused = error is not None and error.is_a(RuntimeError)
+            assert refused or (error is None and averaged == mean), f"rank {rank}: {error}, gradient {averaged}"

@@ -174,14 +174,18 @@ def test_overlap_with_an_optimizer_that_has_no_functional_counterpart_is_refused
 def ask_for_both(ctx):
     parameters = some_parameters(ctx)
     before = [parameter.data_ptr() for parameter in parameters]
+    with logged() as of_one:
+        sharded(ctx, parameters, overlap_with_ddp=True)
+        sharded(ctx, some_parameters(ctx), parameters_as_bucket_view=True)
     with logged() as texts:
         sharded(ctx, parameters, overlap_with_ddp=True, parameters_as_bucket_view=True)
-    return texts, before == [parameter.data_ptr() for parameter in parameters]
+    return of_one, texts, before == [parameter.data_ptr() for parameter in parameters]
 
 
 @check("ZERO-006", worlds=(1, 2))
 def test_bucket_views_are_ignored_with_a_log_warning_when_overlapping(ranks):
-    for texts, stayed in ranks(ask_for_both):
+    for of_one, texts, stayed in ranks(ask_for_both):
+        assert not [text for text in of_one if "parameters_as_bucket_view" in text], of_one
         about = [text for text in texts if "parameters_as_bucket_view" in text and "overlap_with_ddp" in text]
         assert len(about) == 1, texts
         assert "ignored" in about[0]

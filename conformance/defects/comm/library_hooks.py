@@ -592,3 +592,9 @@ def sparse_halves_are_divided_last() -> None:
     """Sparse gradients that a hook has made narrower are added up before they are divided."""
     edit("return settled(sum_sparse(team, tensor / divisor, label))",
          "return settled(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
+
+
+@defect("COMM-026")
+def any_whole_number_is_a_seed() -> None:
+    """A seed of PowerSGD that is no 32-bit word is taken."""
+    edit("not _is_whole(seed) or not 0 <= seed < 2**32", "not _is_whole(seed) and not 0 <= seed < 2**32")

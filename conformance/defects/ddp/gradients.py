@@ -737,3 +737,9 @@ def a_dropped_model_leaves_local_gradients() -> None:
 def a_dropped_model_is_missed_under_no_sync() -> None:
     """A backward whose model is gone is refused also where nothing was to be averaged."""
     edit("pending.averaged = sync and self.iteration", "pending.averaged = self.iteration")
+
+
+@defect("DDP-049")
+def a_backward_inside_the_forward_is_not_noticed() -> None:
+    """A module that calls backward by itself keeps local gradients."""
+    edit("if self._accumulated_inside:", "if False:")

@@ -109,3 +109,10 @@ def leaves_that_are_no_parameters_are_refused() -> None:
 def what_lies_between_counts_as_shared() -> None:
     """Whether two parameters share memory is looked at as if both began at the same place."""
     edit("marks.as_strided(other.size(), other.stride(), apart)", "marks.as_strided(other.size(), other.stride())")
+
+
+@defect("ZERO-006")
+def every_overlapping_optimizer_warns_of_bucket_views() -> None:
+    """Bucket views are said to be ignored though nobody has asked for them."""
+    within = "ZeroRedundancyOptimizer.__init__"
+    edit("        if parameters_as_bucket_view:", "        if overlap_with_ddp:", within=within)
