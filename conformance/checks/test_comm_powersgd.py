@@ -2,8 +2,8 @@
 
 import logging
 import math
-from functools import partial
 import pickle
+from functools import partial
 
 import torch
 import torch.distributed as dist
