@@ -236,7 +236,7 @@ class Reducer:
         """Lay the buckets out anew, in the order that all ranks agreed on."""
         self.facts.plan_rebuilt()
         self._lay_out(self.planner.following(order))
-        if self.facts.rebuilt and not self.facts.skips_unused and self.usage.each_arrives_once:
+        if self.usage.each_arrives_once:
             self.readiness.begin_noting()
 
     def _rebuild_buckets(self) -> bool:

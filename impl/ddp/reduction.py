@@ -400,7 +400,7 @@ class Reduction:
     def _note_reduction(self, agreement: Agreement | None) -> None:
         """A reduction is over that every rank has lived or shadowed."""
         self._facts.reduction_ended(agreement)
-        if self._facts.leaves_out:  # and then arrivals are always counted, so that nobody else need know of the buckets
+        if self._facts.leaves_out:
             plan = self._planner.without(self._queue.plan, self._untouched(agreement))
-            if plan is not None:
+            if plan is not None:  # then something has not arrived here either, so no bucket's list is watched
                 self._queue.lay_out(plan)
