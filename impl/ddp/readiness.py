@@ -239,24 +239,19 @@ class Readiness:
     def begin_noting(self) -> None:
         """The buckets follow the order of arrival now."""
         if self._arrivals.watching:
-            self._note()
+            self._arrivals.note_in(self._queue.buckets)
 
     def watch_anew(self) -> None:
-        """Buckets are new, or parameters were moved or cast, which may have given them new nodes: watch those."""
-        if not self._arrivals.watching:
-            return
-        if self._arrivals.counted:
+        """Parameters were moved or cast, which may have given them new nodes: watch those."""
+        if not self._arrivals.counted:
+            self.begin_noting()
+        elif self._arrivals.watching:
             self._arrivals.count_each()
-        else:
-            self._note()
 
     def buckets_are_new(self) -> None:
         """Their lists are new, too."""
         if not self._arrivals.counted:
-            self.watch_anew()
-
-    def _note(self) -> None:
-        self._arrivals.note_in(self._queue.buckets)
+            self.begin_noting()
 
     def count_again(self, *, under_way: bool) -> list[int]:
         """Something went another way than before: from now on each arrival tells of itself, as in the beginning.

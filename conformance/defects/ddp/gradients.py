@@ -42,7 +42,8 @@ def buckets_in_order_of_registration() -> None:
 @defect("DDP-066")
 def casting_brings_removed_hooks_back() -> None:
     """Casting the model watches its gradients again although the hooks were removed."""
-    edit("if not self._arrivals.watching:\n        return\n    if", "if")
+    edit("elif self._arrivals.watching:", "else:", within="watch_anew")
+    edit("if self._arrivals.watching:", "if True:", within="begin_noting")
 
 
 @defect("DDP-062", "DDP-060")
