@@ -84,8 +84,7 @@ class MixedPrecisionRun:
         dtype = self.config.reduce_dtype or self.config.param_dtype
         if dtype is None:
             return list(specs)
-        size = dtype.itemsize
-        return [replace(s, dtype=dtype, element_bytes=size) if s.dtype.is_floating_point else s for s in specs]
+        return [replace(s, dtype=dtype) if s.dtype.is_floating_point else s for s in specs]
 
     def before_forward(self, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
         """Lower the parameters; returns the inputs with floating tensors lowered too (DDP-137)."""

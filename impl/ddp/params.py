@@ -95,20 +95,17 @@ def added(module: nn.Module, ignored: Collection[str], known: Iterable[nn.Parame
 def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
     """What bucket planning needs to know of parameters' gradients, indexed by their place in the list."""
     return [
-        ParameterSpec(
-            index, item.name, item.parameter.numel(), dtype.itemsize, dtype, item.parameter.device, item.sparse
-        )
+        ParameterSpec(index, item.name, parameter.numel(), gradient_dtype(parameter), parameter.device, item.sparse)
         for index, item in enumerate(managed)
-        for dtype in (gradient_dtype(item.parameter),)
+        for parameter in (item.parameter,)
     ]
 
 
 def respecified(specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter]) -> list[ParameterSpec]:
     """The same as the parameters are now, should they have been moved or cast since."""
     return [
-        replace(spec, dtype=dtype, element_bytes=dtype.itemsize, device=parameter.device)
+        replace(spec, dtype=gradient_dtype(parameter), device=parameter.device)
         for spec, parameter in zip(specs, parameters, strict=True)
-        for dtype in (gradient_dtype(parameter),)
     ]
 
 

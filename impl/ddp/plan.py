@@ -25,14 +25,13 @@ class ParameterSpec:
     index: int  # place in registration order
     name: str
     numel: int
-    element_bytes: int
     dtype: torch.dtype
     device: torch.device
     sparse: bool = False  # its gradient is a sparse tensor: it travels alone
 
     @property
     def bytes(self) -> int:
-        return self.numel * self.element_bytes
+        return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

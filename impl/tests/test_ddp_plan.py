@@ -13,7 +13,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def spec(index: int, numel: int, dtype: torch.dtype = torch.float32, sparse: bool = False) -> ParameterSpec:
-    return ParameterSpec(index, f"p{index}", numel, dtype.itemsize, dtype, CPU, sparse)
+    return ParameterSpec(index, f"p{index}", numel, dtype, CPU, sparse)
 
 
 @st.composite

@@ -335,9 +335,9 @@ def imaginary_parts_of_gradients_are_lost() -> None:
 
 
 @defect("DDP-004")
-def cast_parameters_keep_their_size() -> None:
-    """The buckets of a model that was cast are filled as if its elements were as large as before."""
-    edit("element_bytes=dtype.itemsize, ", "", within="respecified")
+def every_element_counts_four_bytes() -> None:
+    """Buckets are filled as if the elements of every dtype were as large as those of float32."""
+    edit("self.numel * self.dtype.itemsize", "self.numel * 4")
 
 
 @defect("DDP-034")
