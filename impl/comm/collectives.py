@@ -15,6 +15,8 @@ from .flat import ALIGNMENT, copy_all
 from .pending import Pending, Watch, fail_to_start
 from .ranks import GroupRank, Team
 
+BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
+
 #: torch 2.13 has renamed it and warns of the older name
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -80,7 +82,7 @@ def broadcast_coalesced(
     tensors: Sequence[torch.Tensor],
     source: GroupRank,
     label: str,
-    chunk_bytes: int = 250 * 1024 * 1024,
+    chunk_bytes: int = BROADCAST_CHUNK_BYTES,
     watch: Watch | None = None,
     actual: Callable[[], GroupRank] | None = None,
 ) -> None:

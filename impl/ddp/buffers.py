@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..comm.collectives import broadcast_coalesced
+from ..comm.collectives import BROADCAST_CHUNK_BYTES, broadcast_coalesced
 from ..comm.futures import calling_a_hook
 from . import kernels
 from .iteration import Iteration
@@ -65,9 +65,7 @@ class _BufferCommHook:
 class BufferSync:
     """Which buffers are synchronised, when, and how. One for each DDP object; it begins anew after unpickling."""
 
-    def __init__(
-        self, module: nn.Module, ignored: Collection[str], iteration: Iteration, *, in_forward: bool, chunk_bytes: int
-    ) -> None:
+    def __init__(self, module: nn.Module, ignored: Collection[str], iteration: Iteration, *, in_forward: bool) -> None:
         #: whose buffers they are
         self.module = module
         self._ignored = ignored
@@ -75,7 +73,7 @@ class BufferSync:
         #: whether forwards synchronise buffers at all
         self.in_forward = in_forward
         #: bytes in one chunk of a broadcast
-        self.chunk_bytes = chunk_bytes
+        self.chunk_bytes = BROADCAST_CHUNK_BYTES
         #: whether the next forward may synchronise them; each forward says it of the next one (DDP-081)
         self.allowed = True
         #: gradient-free forwards have run since training last allowed a buffer synchronisation (exceeds DDP-089)

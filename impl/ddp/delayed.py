@@ -56,16 +56,13 @@ class DelayedReduction:
 
     @staticmethod
     def of(
-        iteration: Iteration,
-        parameters: Sequence[nn.Parameter],
-        trigger: nn.Parameter | None,
-        chunk_bytes: int,
+        iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter | None
     ) -> DelayedReduction | None:
         """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
         if not parameters or trigger is None:
             return None
         detached = [parameter.detach() for parameter in parameters]
-        broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters", chunk_bytes)
+        broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters")
         return DelayedReduction(iteration, parameters, trigger)
 
     def names(self, module: nn.Module, fail: Fail) -> tuple[list[str], str]:

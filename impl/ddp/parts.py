@@ -27,7 +27,6 @@ def synchronise_start(
     config: DDPConfig,
     managed: Sequence[params.Managed],
     late: Mapping[str, nn.Parameter],
-    chunk_bytes: int,
     fail: Fail,
     *,
     static_graph: bool,
@@ -51,7 +50,7 @@ def synchronise_start(
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
     caps = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
-    broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model", chunk_bytes)
+    broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model")
     return replace(config, caps=caps)
 
 

@@ -39,7 +39,6 @@ from .reducer import Reducer
 from .registrations import registrations
 from .stages import order_of
 
-BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
 _NONE_GIVEN: Mapping[torch.Tensor, Any] = MappingProxyType({})
 _NO_CONTEXT = nullcontext()
 
@@ -220,14 +219,11 @@ class DistributedDataParallel(Follower, nn.Module):
         static_graph = flag("static_graph", static_graph)
         if flag("init_sync", init_sync):
             config = parts.synchronise_start(
-                self._iteration.team, module, config, managed, delayed, BROADCAST_CHUNK_BYTES, self._log_and_throw,
-                static_graph=static_graph,
+                self._iteration.team, module, config, managed, delayed, self._log_and_throw, static_graph=static_graph
             )
         self._config = config
         self._build_parts()
-        self._delayed = DelayedReduction.of(
-            self._iteration, late, param_to_hook_all_reduce, self.broadcast_bucket_size
-        )
+        self._delayed = DelayedReduction.of(self._iteration, late, param_to_hook_all_reduce)
         self._connect_parts()
         if static_graph:
             self._set_static_graph()
@@ -247,8 +243,7 @@ class DistributedDataParallel(Follower, nn.Module):
             self.reducer.transport, self.reducer.forwards, self.logger.fail
         )
         self._buffer_sync = BufferSync(
-            self.module, self._config.ignored, self._iteration,
-            in_forward=self._config.sync_buffers, chunk_bytes=BROADCAST_CHUNK_BYTES,
+            self.module, self._config.ignored, self._iteration, in_forward=self._config.sync_buffers
         )
 
     def _connect_parts(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from impl.ddp import wrapper
+from impl.ddp import buffers
 from impl.ddp.log import DDPLogger
 from impl.ddp.wrapper import DistributedDataParallel
 
@@ -20,7 +20,7 @@ def any_value_asks_for_the_side_stream() -> None:
 @defect("DDP-005")
 def broadcast_chunks_as_small_as_buckets() -> None:
     """Model state is broadcast in chunks of the size of gradient buckets, 25 MiB."""
-    swap(wrapper, "BROADCAST_CHUNK_BYTES", 25 * 1024 * 1024)
+    swap(buffers, "BROADCAST_CHUNK_BYTES", 25 * 1024 * 1024)
 
 
 @defect("DDP-004")
