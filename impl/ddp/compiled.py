@@ -33,7 +33,7 @@ def forward(ddp: Wrapper, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     inputs, kwargs = call_uncompiled(ddp._pre_forward, *inputs, **kwargs)
     given = call_uncompiled(with_graphs, inputs, kwargs)
     try:
-        with kernels.compiled_by_bucket(ddp._config.caps.steady_bytes):
+        with kernels.CompiledByBucket(ddp._config.caps.steady_bytes):
             output = ddp._run_ddp_forward(*inputs, **kwargs)
     except BaseException as error:
         ddp._forward_failed(error)

@@ -85,8 +85,8 @@ def backwards_are_compiled() -> bool:
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
-class _Split:
-    """What the compiler is told of a DDP whose forward it may meet: how large a piece of its graph should be.
+class CompiledByBucket(AbstractContextManager[None]):
+    """Inside the block the compiler splits what it compiles into pieces of about a bucket.
 
     It cuts a forward where a bucket is full, so that gradients arrive bucket by bucket and not all at the end, and asks
     torch's own class whose forward is running. It takes no cap below that of torch's first bucket.
@@ -102,11 +102,6 @@ class _Split:
 
     def __exit__(self, *_: object) -> None:
         TorchsOwn._active_ddp_module = self._outer
-
-
-def compiled_by_bucket(cap_bytes: int) -> AbstractContextManager[None]:
-    """Inside the block, what the compiler compiles it splits into pieces of about a bucket."""
-    return _Split(cap_bytes)
 
 
 #: a number for the backward pass now running on this thread (nested ones have their own); -1 outside any
@@ -158,11 +153,12 @@ def is_evaluated(node: torch.autograd.graph.Node) -> bool:
         return False
 
 
-def weak_call(method: weakref.WeakMethod[Any]) -> Callable[..., None]:
-    """A hook that calls ``method`` as long as its object lives, and does not keep it alive."""
+def weak_call(method: Callable[..., None]) -> Callable[..., None]:
+    """A hook that calls this bound method as long as its object lives, and does not keep it alive."""
+    weak = weakref.WeakMethod(method)
 
     def call(*given: Any) -> None:
-        found = method()
+        found = weak()
         if found is not None:
             found(*given)
 

@@ -67,9 +67,9 @@ class MixedPrecisionRun:
 
     def watch(self, parameters: Iterable[nn.Parameter]) -> None:
         """Notice a backward by the gradients of these."""
-        me = weakref.WeakMethod(self._gradient_came)
+        came = kernels.weak_call(self._gradient_came)
         for parameter in parameters:
-            handle = parameter.register_post_accumulate_grad_hook(kernels.weak_call(me))
+            handle = parameter.register_post_accumulate_grad_hook(came)
             weakref.finalize(self, handle.remove).atexit = False
 
     def _cast_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -135,8 +135,8 @@ class MixedPrecisionRun:
         """Whoever saves the state of the module or a part of it, or loads the module's, meets full values (DDP-135)."""
         module = self._module()
         if module is not None:
-            saved = kernels.weak_call(weakref.WeakMethod(self._state_is_saved))
-            loaded = kernels.weak_call(weakref.WeakMethod(self._state_is_loaded))
+            saved = kernels.weak_call(self._state_is_saved)
+            loaded = kernels.weak_call(self._state_is_loaded)
             self._handles += [part.register_state_dict_pre_hook(saved) for part in module.modules()]
             self._handles.append(module.register_load_state_dict_pre_hook(loaded))
 

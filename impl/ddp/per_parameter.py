@@ -45,7 +45,7 @@ class PerParameterReduction:
 
     def watch_thawed(self) -> None:
         """Average what has come to those parameters, too."""
-        arrived = kernels.weak_call(weakref.WeakMethod(self._arrived))
+        arrived = kernels.weak_call(self._arrived)
         for parameter in self._parameters[len(self._handles) :]:
             handle = parameter.register_post_accumulate_grad_hook(arrived)
             weakref.finalize(self, handle.remove).atexit = False

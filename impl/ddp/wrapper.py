@@ -283,7 +283,7 @@ class DistributedDataParallel(Follower, nn.Module):
                     given = with_graphs(inputs, kwargs)
                     break
             try:
-                with kernels.compiled_by_bucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
+                with kernels.CompiledByBucket(self._config.caps.steady_bytes) if compiler else _NO_CONTEXT:
                     output = self._run_ddp_forward(*inputs, **kwargs)
             except BaseException as error:
                 self._forward_failed(error)
