@@ -169,7 +169,7 @@ class Pending:
             if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
                 self._end(watch)
                 return
-            self._look(watch, begun)
+            look(watch, self._place, self._team, begun)
             started = time.monotonic()
 
     def _end(self, watch: Watch | None) -> None:
@@ -186,9 +186,6 @@ class Pending:
     @property
     def _place(self) -> str:
         return self._team.tally.place_of(self.label)
-
-    def _look(self, watch: Watch, begun: float) -> None:
-        look(watch, self._place, self._team, begun)
 
     def _fail(self, error: Exception, watch: Watch) -> None:
         fail(error, watch, self._place, self._team)
