@@ -30,8 +30,9 @@ class Filling:
     def __init__(self, flat: torch.Tensor, views: Sequence[torch.Tensor]) -> None:
         self._flat = flat
         self._views = list(views)
-        self._large = kernels.are_large(flat, self._views)
-        runs = [] if self._large or flat.device.type != "cpu" else list(_runs_of_like_shape(self._views))
+        #: whether each is filled, and emptied, by itself
+        self.large = kernels.are_large(flat, self._views)
+        runs = [] if self.large or flat.device.type != "cpu" else list(_runs_of_like_shape(self._views))
         self._joined = [(run, _spanned(flat, self._views[run])) for run in runs]
         joined = {place for run in runs for place in range(run.start, run.stop)}
         self._single = [place for place in range(len(self._views)) if place not in joined]
@@ -39,7 +40,7 @@ class Filling:
 
     def fill(self, sources: list[torch.Tensor], factor: float) -> None:
         """Fill the flat tensor with the sources times ``factor``."""
-        if self._large and factor != 1.0:
+        if self.large and factor != 1.0:
             for view, source in zip(self._views, sources, strict=True):
                 torch.mul(source.to(view.dtype), factor, out=view)  # else it would compute in the dtype of the source
             return
@@ -249,7 +250,6 @@ class Bucket:
             self.flat = torch.zeros(spec.numel, dtype=spec.dtype, device=spec.device)
             pairs = zip(spec.slots, self.parameters, strict=True)
             self.views = [dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
-            self._large = kernels.are_large(self.flat, self.views)
             self._filling = Filling(self.flat, self.views)
             if as_view:
                 self._handed = [view.view_as(view) for view in self.views]
@@ -464,7 +464,7 @@ class Bucket:
             if divisor == 1:
                 copy_all(gradients, views)
             else:
-                kernels.copy_divided(gradients, result, views, divisor, large=self._large)
+                kernels.copy_divided(gradients, result, views, divisor, large=self._filling.large)
             return
         kernels.divide(result, divisor)
         targets, sources = [], []
