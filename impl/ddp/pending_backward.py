@@ -233,7 +233,6 @@ class OutputSink(torch.autograd.Function):
         ctx.begin = weakref.WeakMethod(begin)
         ctx.pending = pending
         pending.sink = weakref.ref(ctx)
-        pending.noticeable = True
         return tuple(output.clone() for output in outputs) if clone else outputs
 
     @staticmethod
@@ -245,20 +244,17 @@ class OutputSink(torch.autograd.Function):
             _refuse_without_model(ctx.pending)
         return (None, None, None, *gradients)
 
-    @staticmethod
-    def tie(
-        begin: Begin, pending: PendingBackward, clone: bool, outputs: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, ...]:
-        """The outputs, tied together (and cloned, so that they may be changed in place: DDP-112)."""
-        return OutputSink.apply(begin, pending, clone, *outputs)  # type: ignore[no-any-return, no-untyped-call]
-
 
 def tied(
     output: Any, found: Sequence[torch.Tensor], pending: PendingBackward, begin: Begin, clone: bool
 ) -> Any:
-    """The output of a forward with those of its tensors tied together that have a graph."""
+    """The output of a forward with those of its tensors tied together that have a graph.
+
+    ``clone``: they are copies, which may be changed in place (DDP-112).
+    """
     tensors = {tensor: None for tensor in found if tensor.grad_fn is not None}
     if not tensors:
         return output
-    instead = dict(zip(tensors, OutputSink.tie(begin, pending, clone, list(tensors)), strict=True))
+    through = OutputSink.apply(begin, pending, clone, *tensors)  # type: ignore[no-untyped-call]
+    instead = dict(zip(tensors, through, strict=True))
     return map_tensors(lambda tensor: instead.get(tensor, tensor), output)

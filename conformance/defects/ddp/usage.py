@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from impl.ddp import usage
-from impl.ddp.pending_backward import OutputSink, call_when_backward_begins
 from impl.ddp.readiness import Readiness
 from impl.ddp.reducer import Reducer
 from impl.ddp.reduction import Transport
@@ -131,11 +129,10 @@ def outputs_not_cloned() -> None:
 @defect("DDP-101")
 def outputs_outside_the_loss_awaited() -> None:
     """With detection on, parameters behind outputs that are not in the loss are waited for in vain."""
-    def tie(begin: Any, pending: Any, clone: bool, outputs: Any) -> Any:
-        call_when_backward_begins(outputs, pending, begin)
-        return tuple(outputs)
-
-    swap(OutputSink, "tie", tie)
+    edit(
+        "OutputSink.apply(begin, pending, clone, *tensors)",
+        "call_when_backward_begins(list(tensors), pending, begin) or tensors",
+    )
     edit("elif self._facts.searched:", "elif self._facts.searched and not self._order:")
 
 
