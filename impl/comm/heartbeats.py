@@ -96,8 +96,8 @@ class Heartbeats:
         self._looks = 0  # of this rank's long waits
         self._process = Process.own()
         self._rendezvous = rendezvous.Rendezvous(rank, self._process, store, detection_s)
-        self._to_call = {r for r in neighbours(rank, size) if r < rank}  # the higher rank calls the lower one
         self._expected = neighbours(rank, size)
+        self._to_call = {r for r in self._expected if r < rank}  # the higher rank calls the lower one
         self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
         self._peers: list[Peer] = []
         self._lock = threading.RLock()  # of sending and of the list
@@ -127,10 +127,8 @@ class Heartbeats:
     @property
     def missing(self) -> set[int]:
         """The neighbours that this process has never met."""
-        return self._expected - {peer.rank for peer in self._peers if peer.rank is not None} - set(self._known_ends())
-
-    def _known_ends(self) -> list[int]:
-        return [rank for rank in self._expected if self.losses.has(rank)]
+        met = {peer.rank for peer in self._peers}
+        return {rank for rank in self._expected - met if not self.losses.has(rank)}
 
     # -- what the rest of the process says
 
@@ -178,9 +176,7 @@ class Heartbeats:
     def forget_in_child(self) -> None:
         """A child of this process holds copies of the connections, which would outlive it."""
         self._left = True
-        for peer in self._peers:
-            peer.connection.close()
-        self._listener.close()
+        self._close()
 
     # -- the threads
 
@@ -328,15 +324,14 @@ class Heartbeats:
         elif "at" in said:
             peer.doing = str(said["at"])[:_LONGEST_DOING]
         elif "loss" in said:
-            loss = Loss.from_json(said["loss"])
-            self._learn(loss)
+            self._learn(Loss.from_json(said["loss"]))
         elif "waits" in said:
             self._pass_on(stalls.Wait.from_json(said["waits"]), int(said["look"]))
         elif "stall" in said:
             if self.waits.declare(str(said["stall"]), str(said["mark"])):
                 self._tell(said)
         elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
-            self._tell({"affected": int(said["affected"]), "epoch": int(said["epoch"])})
+            self._tell(said)
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""
@@ -409,7 +404,7 @@ def _leave_all() -> None:
         if error is None or (beats.losses.is_affected(beats.rank) and follows_from_a_peer(error)):
             beats.leave(End.LEFT, "has ended its program")
         else:
-            beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])
+            beats.leave(End.RAISED, f"{type(error).__name__}: {error}")
 
 
 def _forget_all() -> None:

@@ -122,7 +122,7 @@ def who_was_given_up_is_told_of_itself_as_of_another() -> None:
 @defect("JOIN-057")
 def errors_of_programs_are_kept_secret() -> None:
     """A program that ends with an exception says only that it ends."""
-    edit('beats.leave(End.RAISED, f"{type(error).__name__}: {error}"[:500])', 'beats.leave(End.LEFT, "has ended")')
+    edit('beats.leave(End.RAISED, f"{type(error).__name__}: {error}")', 'beats.leave(End.LEFT, "has ended")')
 
 
 @defect("JOIN-057")
