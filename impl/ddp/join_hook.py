@@ -72,11 +72,6 @@ class UnevenInputs:
             return BrokenOff("backward ended with an exception", shadowed=reducer.reducing_with_others)
         return self.iteration.broken
 
-    @property
-    def left_open(self) -> bool:
-        """Whether the last forward in the present join block was to be reduced, and no backward of it has begun."""
-        return self.iteration.awaits_backward
-
     def note_failed_forward(self, error: BaseException) -> None:
         """The wrapped forward has raised: inside a join its peers may go on to what follows, a reduction as a rule."""
         if (torch.is_grad_enabled() and self.iteration.wants_reductions) or self._buffers.due_after_forward():
@@ -173,7 +168,7 @@ class _DDPJoinHook(FollowingHook):
 
     def left_open(self) -> bool:
         """Whether this model's last iteration here has not come to its backward."""
-        return self.uneven.left_open
+        return self.uneven.iteration.awaits_backward
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All ranks take over the model of the highest rank among the last joiners (DDPJ-016 … DDPJ-020)."""

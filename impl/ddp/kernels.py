@@ -1,4 +1,4 @@
-"""The few operations of the hot path, and the only place in ddp that uses torch names with an underscore."""
+"""The few operations of the hot path, and the private names of torch's modules that ddp uses."""
 
 from __future__ import annotations
 
