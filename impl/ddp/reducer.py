@@ -29,7 +29,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from enum import Enum
 from operator import attrgetter
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 
@@ -51,6 +51,7 @@ from .messages import (
     describe_unnoticed,
 )
 from .mixed_precision import MixedPrecisionRun
+from .optimizer_in_backward import OptimizersInBackward
 from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied
 from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner, checked_order
@@ -86,13 +87,6 @@ def _warn_of_the_unfinished() -> None:
 
 _NOWHERE = object()  # where no graph ends
 _NO_CONTEXT = nullcontext()  # instead of ``torch.no_grad()``, 3 µs, as most backwards record no gradients
-
-
-class SteppedInBackward(Protocol):
-    """An optimizer that DDP steps, or several of them."""
-
-    def step(self) -> Any:
-        """Step with the gradients as they are now."""
 
 
 class Reducer:
@@ -142,7 +136,7 @@ class Reducer:
         #: when the parts of this iteration began and ended
         self.times = log.times
         #: stepped with the averaged gradients, before backward returns
-        self.optimizers: list[SteppedInBackward] = []
+        self.optimizers: list[OptimizersInBackward | torch.optim.Optimizer] = []
         #: held by whatever autograd calls. On a module on several devices it goes backward on a thread for each, all at
         #: once, and two of them that both find bucket 3 full would both start it; each call may call others from inside
         self.turn = threading.RLock()
