@@ -100,7 +100,7 @@ def regroup(
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: nobody knows which ranks are left, as the failure guard is off ({DETECTION}=0).")
-    model._restore_full_values()  # the failure may have come between a forward in mixed precision and its backward
+    model.reducer.restore_full_values()  # between a forward in mixed precision and its backward, say
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
     report["forms"] = digest((tuple(tensor.shape), tensor.dtype) for tensor in _tensors_of(model)).hex()

@@ -505,18 +505,14 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistributedDataParallel:
         """Move or cast the wrapped module (``to``, ``double`` …); its gradients are still watched."""
-        self._restore_full_values()
+        built = "reducer" in self.__dict__
+        if built:
+            self.reducer.restore_full_values()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if "reducer" in self.__dict__:
+        if built:
             with torch.inference_mode(False):  # what is made here is trained with
                 self.reducer.watch_anew()
         return self
-
-    def _restore_full_values(self) -> None:
-        """What a forward in mixed precision has lowered is full again, should its backward not come."""
-        run = self.__dict__.get("_mixed_precision_run")
-        if run is not None:
-            run.restore_all()
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         """Switch the wrapped module; returns this object (DDP-039)."""
@@ -579,7 +575,7 @@ class DistributedDataParallel(Follower, nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the handles of this process (DDP-155); RuntimeError unless on the default group (DDP-156)."""
         pickling.check_default_group(self.process_group, self._log_and_throw)
-        self._restore_full_values()
+        self.reducer.restore_full_values()
         kept = {name: getattr(self, name) for name in pickling.KEPT_BY_PARTS}
         delayed = None if self._delayed is None else self._delayed.names(self.module, self._log_and_throw)
         return pickling.state_of(vars(self)) | kept | {"_delayed_names": delayed}
