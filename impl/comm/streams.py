@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -22,9 +22,7 @@ def is_accelerated(device: torch.device) -> bool:
 
 
 def reading(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a stream of its own current, for a copy to the host that must not wait for queued computation."""
-    if not is_accelerated(device):
-        return nullcontext()
+    """Make a stream of its own current on an accelerator, for a copy to the host that must not wait for computation."""
     return torch.get_device_module(device).stream(_of(_reading, device))  # type: ignore[no-any-return]
 
 
