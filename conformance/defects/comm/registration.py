@@ -216,7 +216,7 @@ def second_hook_replaces_the_first() -> None:
 @defect("COMM-010", "COMM-006")
 def partials_go_by_no_name() -> None:
     """A partial is not recognised as the hook that it calls."""
-    edit("return hook_name(hook).rpartition(", 'return str(getattr(hook, "__qualname__", "")).rpartition(')
+    edit("if hook_name(hook).rpartition(", 'if str(getattr(hook, "__qualname__", "")).rpartition(')
 
 
 @defect("COMM-016")

@@ -119,10 +119,8 @@ def orthogonalize(matrices: torch.Tensor, epsilon: float = 0.0) -> None:
     if rank > 2 and epsilon == 0:
         matrices.copy_(torch.linalg.qr(work).Q)
         return
-    if work is matrices:
-        _gram_schmidt(work, epsilon)
-    else:
-        _gram_schmidt(work, epsilon)
+    _gram_schmidt(work, epsilon)
+    if work is not matrices:
         matrices.copy_(work)
 
 

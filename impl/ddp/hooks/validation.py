@@ -34,7 +34,7 @@ def check_comm_hook(hook: Any, log_and_throw: Fail | None = None) -> None:
     signature = _signature(hook)
     if signature is not None:
         _check_signature(hook, signature, refuse)
-    if _function_name(hook) in _BFLOAT16_HOOKS and not bfloat16_can_be_reduced():
+    if hook_name(hook).rpartition(".")[2] in _BFLOAT16_HOOKS and not bfloat16_can_be_reduced():
         refuse(
             TypeError,
             f"Communication hook {hook_name(hook)}: bfloat16 needs CUDA or ROCm with NCCL 2.10 or later, or XPU with "
@@ -57,10 +57,6 @@ def bfloat16_can_be_reduced() -> bool:
 
 def _throw(kind: type[Exception], text: str) -> NoReturn:
     raise kind(text)
-
-
-def _function_name(hook: Any) -> str:
-    return hook_name(hook).rpartition(".")[2]
 
 
 def _signature(hook: Any) -> inspect.Signature | None:
