@@ -228,7 +228,6 @@ class Bucket:
         self.spec = spec
         self.parameters = [parameters[index] for index in spec.parameters]
         self.as_view = as_view  # whether .grad becomes a view of the flat buffer
-        self.is_last = False  # whether the plan ends with this bucket; set where the buckets are laid out
         self.missing = len(spec.slots)
         #: parameters whose gradients have accumulated, in order, where nobody counts them (see ``arrivals``)
         self.arrived: list[torch.Tensor] = []

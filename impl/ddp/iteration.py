@@ -106,12 +106,6 @@ class Iteration:
 
     # -- the ranks
 
-    @property
-    def reduces_alone(self) -> bool:
-        """Whether only this rank still has inputs, and this is the only model in its join block."""
-        session = self.session
-        return session is not None and not session.several_followers and session.alone
-
     def divisor(self) -> int:
         """What an average divides by now (DDPJ-007, DDPJ-008); may wait for the roll call."""
         if self.session is None or self._keeps_initial_world_size(self.session):

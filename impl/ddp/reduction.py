@@ -75,7 +75,7 @@ class Transport:
             return 1.0
         return 1.0 / divisor
 
-    def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool, alone: bool = False) -> Flight:
+    def start(self, bucket: Bucket, flat: torch.Tensor, *, last: bool, alone: bool) -> Flight:
         """Start reducing ``flat``, this rank's contribution to ``bucket``: (numel,), or a sparse gradient.
 
         ``alone``: nobody else takes part, so the sum is what this rank contributes.
@@ -194,8 +194,6 @@ class BucketQueue:
         if not self._as_view:  # nothing in the old buffers is needed: they go before the new ones come
             self.buckets, self._bucket_of = [], {}
         self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
-        for bucket in self.buckets[-1:]:
-            bucket.is_last = True
         self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         skips = self._facts.skips_unused
@@ -245,11 +243,12 @@ class BucketQueue:
 
     def begin(self) -> None:
         """The first bucket is about to start: decide what holds for all of them."""
-        iteration = self.iteration
-        # this reduction is this rank's own affair if only it has inputs
+        session = self.iteration.session
+        # this reduction is this rank's own affair if only it has inputs, and this is the only model in its join block
         self.alone = (
-            iteration.session is not None and self._facts.rebuilt and self.only_sums and iteration.reduces_alone
-        )
+            session is not None and self._facts.rebuilt and self.only_sums
+            and not session.several_followers and session.alone
+        )  # fmt: skip
         self._factor = self._transport.factor_before()
 
     def start_next(self, unused: Collection[int]) -> None:
@@ -260,7 +259,7 @@ class BucketQueue:
         except RuntimeError:
             bucket.refuse_sparse()
             raise
-        self.flights.append(self._transport.start(bucket, flat, last=bucket.is_last, alone=self.alone))
+        self.flights.append(self._transport.start(bucket, flat, last=bucket is self.buckets[-1], alone=self.alone))
 
     def deliver(self, untouched: Collection[int]) -> None:
         """Wait for the results and hand the gradients out, except to parameters that nobody used."""
@@ -271,7 +270,7 @@ class BucketQueue:
                 shared = len(set(map(torch.Tensor.data_ptr, gradients))) < len(gradients)
             except RuntimeError:  # some have no memory: they are sparse, or of a class that keeps others inside
                 shared = True
-            if shared and self._before:
+            if shared:
                 part_gradients(self._parameters, self._before)
             self._before = []
         for bucket, flight in zip(self.buckets, self.flights, strict=True):
@@ -284,8 +283,9 @@ class BucketQueue:
     def shadow_next(self) -> bool:
         """Start the next bucket's reduction with zeros, as the live ranks start it; False after the last one."""
         bucket = self.buckets[len(self._shadow_flights)]
-        self._shadow_flights.append(self._transport.start(bucket, bucket.zeros(), last=bucket.is_last, alone=False))
-        return not bucket.is_last
+        last = bucket is self.buckets[-1]
+        self._shadow_flights.append(self._transport.start(bucket, bucket.zeros(), last=last, alone=False))
+        return not last
 
     def shadow_results(self) -> None:
         """Wait for the results; this rank's own gradients stay (DDPJ-010)."""

@@ -101,7 +101,8 @@ def each_bucket_gets_its_own_state() -> None:
 @defect("COMM-016", "COMM-026", "COMM-028")
 def first_bucket_called_last() -> None:
     """The first bucket says that it is the last one."""
-    edit("for bucket in self.buckets[-1:]:", "for bucket in self.buckets[:1]:", within="lay_out")
+    edit("bucket is self.buckets[-1]", "bucket is self.buckets[0]", within="start_next")
+    edit("last=last, alone=False", "last=bucket is self.buckets[0], alone=False")
 
 
 @defect("COMM-016")

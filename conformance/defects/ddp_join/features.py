@@ -89,7 +89,7 @@ def joined_rank_says_that_it_synchronises() -> None:
 @defect("DDPJ-033")
 def joined_ranks_hook_sees_no_last_bucket() -> None:
     """On a joined rank the communication hook is never told that a bucket is the last one."""
-    edit("last=bucket.is_last, alone=False)", "last=False, alone=False)")
+    edit("last=last, alone=False)", "last=False, alone=False)")
 
 
 @defect("DDPJ-034")
@@ -138,7 +138,7 @@ def static_learning_is_each_ranks_own_affair() -> None:
 @defect("DDPJ-034")
 def who_was_alone_stays_so() -> None:
     """A rank that was alone with its inputs in one context reduces alone, too, what it shadows in the next."""
-    edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=self.alone)")
+    edit("last=last, alone=False)", "last=last, alone=self.alone)")
 
 
 @defect("DDPJ-038")

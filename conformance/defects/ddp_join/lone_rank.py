@@ -8,8 +8,7 @@ from ..planting import defect, edit
 @defect("DDPJ-031")
 def lone_rank_settles_the_buckets_by_itself() -> None:
     """The last rank with inputs keeps the reduction to itself after which buckets are rebuilt, and rebuilds its own."""
-    edit("self._facts.rebuilt and self.only_sums and iteration.reduces_alone",
-         "self.only_sums and iteration.reduces_alone")  # fmt: skip
+    edit("self._facts.rebuilt and self.only_sums", "self.only_sums", within="BucketQueue.begin")
     edit("    if not self._queue.alone:\n        self._note_reduction(agreement)\n",
          "    self._note_reduction(agreement)\n")  # fmt: skip
 
@@ -18,8 +17,7 @@ def lone_rank_settles_the_buckets_by_itself() -> None:
 def lone_rank_keeps_a_static_graph_to_itself() -> None:
     """A reduction of a static graph counts as one that only adds up gradients, from its first iteration on."""
     edit("not (self._facts.use_varies or skips", "not (self._facts.searched or skips")
-    edit("self._facts.rebuilt and self.only_sums and iteration.reduces_alone",
-         "self.only_sums and iteration.reduces_alone")  # fmt: skip
+    edit("self._facts.rebuilt and self.only_sums", "self.only_sums", within="BucketQueue.begin")
 
 
 @defect("DDPJ-009")
@@ -42,12 +40,12 @@ def held_back_gradients_are_flushed_in_every_reduction() -> None:
     """A joined rank adds what it held back to every reduction that it shadows."""
     edit(
         "    self._shadow_flights.append("
-        "self._transport.start(bucket, bucket.zeros(), last=bucket.is_last, alone=False))\n",
+        "self._transport.start(bucket, bucket.zeros(), last=last, alone=False))\n",
         "    flat = bucket.zeros()\n"
         "    for view, parameter in zip(bucket.views_of(flat), bucket.parameters, strict=True):\n"
         "        if parameter.grad is not None:\n"
         "            view.copy_(parameter.grad * self._transport.factor_before())\n"
-        "    self._shadow_flights.append(self._transport.start(bucket, flat, last=bucket.is_last, alone=False))\n",
+        "    self._shadow_flights.append(self._transport.start(bucket, flat, last=last, alone=False))\n",
     )
 
 

@@ -15,4 +15,4 @@ def early_announcement_is_not_shadowed() -> None:
 def who_was_alone_reduces_alone() -> None:
     """A rank that was alone in one context leaves the others out of a reduction that they wait for in the next."""
     edit("self.alone = (", "self.was_alone = self.alone = (")
-    edit("last=bucket.is_last, alone=False)", "last=bucket.is_last, alone=getattr(self, 'was_alone', False))")
+    edit("last=last, alone=False)", "last=last, alone=getattr(self, 'was_alone', False))")
