@@ -86,7 +86,7 @@ class Pending:
             return self.buffer
         watch = watch or watch_of(self._team)
         if watch is not None and not streams.is_accelerated(self.buffer.device):
-            self._wait_on_host(watch)
+            self._wait_in_slices(watch)
         else:
             if watch is not None and self._team.blocks_host:
                 self._poll(self.work.is_completed, watch)
@@ -145,32 +145,29 @@ class Pending:
             self._poll(future.done, watch)
         self.take(future.wait())
 
-    def _wait_on_host(self, watch: Watch) -> None:
+    def _wait_in_slices(self, watch: Watch) -> None:
+        """A backend for CPU tensors keeps the collective going when a slice of the wait runs out."""
+        begun = started = time.monotonic()
         try:
-            self._wait_in_slices(watch)
+            while True:
+                slice_s = until_next_look(started - begun, self._team.size)
+                try:
+                    self.work.wait(timedelta(seconds=slice_s))
+                    return
+                except Exception as error:
+                    # one that ran out lasted about its full time and left the work unfinished; all else is a failure
+                    if time.monotonic() - started < slice_s / 2:
+                        fail(error, watch, self._place, self._team)
+                if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
+                    self._end(watch)
+                    return
+                look(watch, self._place, self._team, begun)
+                started = time.monotonic()
         except Exception:
             raise
         except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
             self._team.abandon()
             raise
-
-    def _wait_in_slices(self, watch: Watch) -> None:
-        """A backend for CPU tensors keeps the collective going when a slice of the wait runs out."""
-        begun = started = time.monotonic()
-        while True:
-            slice_s = until_next_look(started - begun, self._team.size)
-            try:
-                self.work.wait(timedelta(seconds=slice_s))
-                return
-            except Exception as error:
-                # a slice that ran out lasted about its full time and left the work unfinished; all else is a failure
-                if time.monotonic() - started < slice_s / 2:
-                    self._fail(error, watch)
-            if self.work.is_completed():  # perhaps just after its slice ran out, which is no failure
-                self._end(watch)
-                return
-            look(watch, self._place, self._team, begun)
-            started = time.monotonic()
 
     def _end(self, watch: Watch | None) -> None:
         try:
@@ -178,7 +175,7 @@ class Pending:
         except Exception as error:
             if watch is None:
                 raise
-            self._fail(error, watch)
+            fail(error, watch, self._place, self._team)
 
     def _poll(self, is_over: Callable[[], bool], watch: Watch) -> None:
         poll_on_host(is_over, watch, self._place, self._team)
@@ -186,9 +183,6 @@ class Pending:
     @property
     def _place(self) -> str:
         return self._team.tally.place_of(self.label)
-
-    def _fail(self, error: Exception, watch: Watch) -> None:
-        fail(error, watch, self._place, self._team)
 
 
 def watch_of(team: Team) -> Watch | None:

@@ -134,7 +134,7 @@ def every_exit_is_a_good_one() -> None:
 @defect("DDP-049")
 def an_interrupted_reduction_is_waited_for() -> None:
     """After Ctrl-C in a reduction the program waits for the peers at its end."""
-    edit("        self._team.abandon()\n        raise\n", "        raise\n", within="Pending._wait_on_host")
+    edit("        self._team.abandon()\n        raise\n", "        raise\n", within="Pending._wait_in_slices")
 
 
 @defect("DDP-049")
