@@ -295,7 +295,7 @@ class Bucket:
         """
         return views_like(self.views, self.views[0], flat)  # the first begins where the bucket does
 
-    def reset(self, flats: Collection[int] = ()) -> None:
+    def reset(self, flats: Collection[int]) -> None:
         """Make ready for the next backward. ``flats``: the addresses of all buckets' memory (views only)."""
         self.missing = len(self.parameters)
         self.arrived.clear()
@@ -324,7 +324,7 @@ class Bucket:
 
     # -- filling
 
-    def collect(self, unused: Collection[int], factor: float = 1.0) -> torch.Tensor:
+    def collect(self, unused: Collection[int], factor: float) -> torch.Tensor:
         """Bring the local gradients, times ``factor``, into the flat buffer and return it; absent ones are zeros.
 
         ``unused`` ones contribute what they hold from earlier iterations, so that averages add up (DDP-059). A sparse
@@ -419,7 +419,7 @@ class Bucket:
 
     # -- delivering
 
-    def deliver(self, result: torch.Tensor, untouched: Collection[int], divisor: int = 1) -> None:
+    def deliver(self, result: torch.Tensor, untouched: Collection[int], divisor: int) -> None:
         """Hand the reduced gradients, divided, to the parameters; ``untouched`` ones keep what they had (DDP-100)."""
         if self.flat is None:
             if self.spec.slots[0].parameter not in untouched:
