@@ -48,7 +48,6 @@ class Joining:
         self._zero = zero
         self._shard = shard
         self._publisher = publisher
-        self._device = shard.device
         # the context that we are in or were in last; held weakly, it must not outlive its block
         self._session: weakref.ref[FollowedSession] | None = None
         # carries settings in that context
@@ -149,7 +148,7 @@ class Joining:
             session.begin(self._zero, CONSOLIDATE)
         target = to
         if self._absent_ranks(session):
-            message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._device)
+            message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._shard.device)
             label = "zero: target of the consolidation"
             target = int(broadcast(self._shard.team, message, session.source, label).wait(session.watch).item())
         if target is None:
@@ -186,7 +185,7 @@ class Joining:
     def _absent_ranks(self, session: FollowedSession) -> tuple[GroupRank, ...]:
         if self._session is None or self._session() is not session:
             self._session = weakref.ref(session)
-            self._channel = SettingsChannel(session.team, self._device)
+            self._channel = SettingsChannel(session.team, self._shard.device)
         active = set(session.active_ranks)
         return tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
 
@@ -195,7 +194,7 @@ class Joining:
     ) -> tuple[GroupSettings, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch
-        parameters, team = self._shard.owned_by_any(absent), self._shard.team
+        parameters, team = self._shard.owned_by(*absent), self._shard.team
         sending = team.rank == session.source
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
         sparse = sparse_gradients(parameters, marks) if sending else {}

@@ -26,7 +26,7 @@ from .arguments import (
 from .groups import Group
 from .joining import ACTS, CONSOLIDATE, HOOKS, STEP, Joining
 from .mirror import Mirror
-from .overlapping import Overlap, OverlapInfo, PartialSteps
+from .overlapping import Overlap, OverlapInfo
 from .partition import ShardPlan
 from .publisher import Publisher
 from .shard import Shard
@@ -121,7 +121,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         if self._under_construction:
             super().add_param_group(param_group)
             return
-        if self._overlap_info is not None:
+        if self.overlap is not None:
             raise RuntimeError(
                 "add_param_group() is not possible with overlap_with_ddp=True, because owners follow DDP's buckets, "
                 "which are fixed. Give all groups when you construct the optimizer."
@@ -190,11 +190,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         With ``gradients`` (overlap mode: one per parameter of the shard, None for "leave alone") only part of it.
         """
         if gradients is not None:
-            if self._partial_steps is None:
+            if self.overlap is None or self.overlap.steps is None:
                 raise AssertionError("gradients are given to a local step, but the optimizer does not overlap with DDP")
             if closure is not None:
                 raise AssertionError("a local step takes gradients or a closure, not both")
-            self._partial_steps.step(gradients)
+            self.overlap.steps.step(gradients)
             return None
         return self.shard.step(closure, **kwargs)
 
@@ -237,7 +237,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             self._joining.consolidate(session, to)
 
     def _check_overlap_initialized(self) -> None:
-        if self._overlap_info is not None and self._partial_steps is None:
+        if self.overlap is not None and self.overlap.steps is None:
             raise RuntimeError(
                 "With overlap_with_ddp=True the optimizer's state does not exist before the first backward pass with "
                 "the overlap hook registered. Run one iteration first."
@@ -394,10 +394,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         return None if self.overlap is None else self.overlap.info
 
     @property
-    def _partial_steps(self) -> PartialSteps | None:
-        return None if self.overlap is None else self.overlap.steps
-
-    @property
     def _all_params(self) -> list[torch.Tensor]:
         """All parameters, group after group."""
         return self.shard.parameters()
@@ -414,13 +410,13 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     def _sync_params(self) -> None:
         """Send every owner's parameters to all ranks."""
-        if self._overlap_info is not None:
+        if self.overlap is not None:
             raise AssertionError(compat.SENT_FROM_BACKWARD)
         self._publisher.publish()
 
     def _broadcast_params_from_rank(self, rank: int) -> None:
         """Send the parameters that group rank ``rank`` owns; call it on every rank."""
-        if self._overlap_info is not None:
+        if self.overlap is not None:
             raise AssertionError(compat.SENT_FROM_BACKWARD)
         self._publisher.publish(owner=rank)
 

@@ -53,16 +53,15 @@ class PartialSteps:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._optim = shard.optim
         self._owned = shard.owned_by(shard.team.rank)
         # id of a parameter -> index of its group
-        self._group_of = {id(p): g for g, group in enumerate(self._optim.param_groups) for p in group["params"]}
+        self._group_of = {id(p): g for g, group in enumerate(shard.optim.param_groups) for p in group["params"]}
         # whether this iteration has begun, and something of it been stepped
         self._begun = self._stepped = False
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
-        optim = self._optim = self._shard.optim
+        optim = self._shard.optim
         copy_settings(self._shard.exposed.param_groups, optim.param_groups)
         optim.state = self._shard.exposed.state  # which a user may have replaced
         self._begun, self._stepped = True, False
@@ -79,7 +78,8 @@ class PartialSteps:
         if not self._begun:
             self.begin()
         self._stepped = True
-        in_parts = is_of_torch(self._optim)
+        optim = self._shard.optim
+        in_parts = is_of_torch(optim)
         seen = parameters if in_parts else self._owned
         kept: list[torch.Tensor | None] = [parameter.grad for parameter in seen]
         try:
@@ -88,7 +88,7 @@ class PartialSteps:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
             with self._shown(parameters) if in_parts else nullcontext():
-                step_of(self._optim)
+                step_of(optim)
         finally:
             for parameter, before in zip(seen, kept, strict=True):
                 parameter.grad = before
@@ -96,14 +96,15 @@ class PartialSteps:
     @contextmanager
     def _shown(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:
         """Let the groups hold these parameters only."""
-        groups = self._optim.param_groups
+        optim = self._shard.optim
+        groups = optim.param_groups
         whole = [group["params"] for group in groups]
         for group in groups:
             group["params"] = []
         for parameter in parameters:
             groups[self._group_of[id(parameter)]]["params"].append(parameter)
         try:
-            with small_ones_at_once(self._optim):
+            with small_ones_at_once(optim):
                 yield
         finally:
             for group, members in zip(groups, whole, strict=True):
@@ -111,12 +112,10 @@ class PartialSteps:
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
-        if not self._begun:
-            return
         if not self._stepped:
             self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same
-        copy_settings(self._optim.param_groups, self._shard.exposed.param_groups)
-        self._shard.exposed.state = self._optim.state
+        copy_settings(self._shard.optim.param_groups, self._shard.exposed.param_groups)
+        self._shard.exposed.state = self._shard.optim.state
         self._begun = self._stepped = False
         self._shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it

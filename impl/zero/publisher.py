@@ -130,7 +130,6 @@ class Transfers:
         sent: Sequence[bool],
         as_views: bool,
     ) -> None:
-        self.as_views = as_views
         self._team = team
         self._moved = PlacedTensors()  # with views: the parameters in flat tensors
         # by kind: what each owner sends; with views also its flat tensor, and what that holds

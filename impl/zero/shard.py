@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Number
 from operator import is_
@@ -85,13 +85,8 @@ class Shard:
     def _by_group(self) -> list[tuple[Group, list[torch.Tensor]]]:
         return [(group, list(group["params"])) for group in self.exposed.param_groups]
 
-    def owned_by(self, rank: int) -> list[torch.Tensor]:
-        """The parameters that ``rank`` owns."""
-        parameters = self.parameters()
-        return [parameters[index] for index in self.plan.owned_by(rank)]
-
-    def owned_by_any(self, ranks: Collection[int]) -> list[torch.Tensor]:
-        """The parameters that some ranks own, in global order: one pass, however many ranks they are."""
+    def owned_by(self, *ranks: int) -> list[torch.Tensor]:
+        """The parameters that these ranks own, in global order: one pass, however many ranks they are."""
         wanted = set(ranks)
         return [p for p, owner in zip(self.parameters(), self.plan.owners, strict=True) if owner in wanted]
 

@@ -38,15 +38,11 @@ class Transfer:
         self.members = list(members)
         self.label = label
         self._flat = flat
-        # staging buffer, members.numel() long; made at the first use that needs one
+        # staging buffer, as long as all members together; made at the first use that needs one
         self._buffer: torch.Tensor | None = None
         self._views: list[torch.Tensor] = []
         # set between start() and finish()
         self._pending: Pending | None = None
-
-    @property
-    def numel(self) -> int:
-        return sum(member.numel() for member in self.members)
 
     def start(self) -> None:
         """Start the broadcast of the owner's present values. Call on every rank, in the same order of transfers."""
@@ -85,7 +81,7 @@ class Transfer:
         if len(self.members) == 1 and first.is_contiguous() and not first.is_conj():  # its memory holds the conjugate
             return first.detach(), False
         if self._buffer is None:
-            self._buffer = new_flat(self.numel, first.dtype, first.device)
+            self._buffer = new_flat(sum(member.numel() for member in self.members), first.dtype, first.device)
             self._views = flat_views(self._buffer, self.members)
         return self._buffer, True
 

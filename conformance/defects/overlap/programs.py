@@ -182,7 +182,7 @@ def a_wrapper_with_the_same_owners_begins_anew() -> None:
 @defect("HOOK-018")
 def states_that_one_part_drops_come_back() -> None:
     """Where an optimizer replaces its state, what it leaves out in one iteration is there again in the next."""
-    edit("    self._shard.exposed.state = self._optim.state\n", "", within="PartialSteps.end")
+    edit("    self._shard.exposed.state = self._shard.optim.state\n", "", within="PartialSteps.end")
 
 
 @defect("HOOK-018")

@@ -28,7 +28,7 @@ def early_loading_is_not_refused() -> None:
     """In overlap mode a state can be loaded before the first backward, only to be lost."""
     edit(
         "    self._check_overlap_initialized()\n",
-        "    if self._overlap_info is not None and self._partial_steps is None:\n        return\n",
+        "    if self.overlap is not None and self.overlap.steps is None:\n        return\n",
         within="load_state_dict",
     )
 
@@ -36,13 +36,13 @@ def early_loading_is_not_refused() -> None:
 @defect("ZERO-028")
 def gradients_without_overlap_are_taken() -> None:
     """Gradients that are given to a local step without overlap are ignored."""
-    edit("if gradients is not None:", "if gradients is not None and self._partial_steps:")
+    edit("if gradients is not None:", "if gradients is not None and self.overlap:")
 
 
 @defect("ZERO-025")
 def group_is_added_in_overlap_mode() -> None:
     """In overlap mode a group can be added, whose parameters nobody steps."""
-    edit("if self._under_construction:", "if self._under_construction or self._overlap_info is not None:")
+    edit("if self._under_construction:", "if self._under_construction or self.overlap is not None:")
 
 
 @defect("ZERO-030")
@@ -89,7 +89,7 @@ def learning_rate_of_joined_ranks_is_old_in_overlap_mode() -> None:
 @defect("ZERO-028")
 def ordinary_broadcast_in_overlap_mode() -> None:
     """The ordinary broadcast of parameters is let through in overlap mode."""
-    edit("if self._overlap_info is not None:", "if rank < 0:", within="_broadcast_params_from_rank")
+    edit("if self.overlap is not None:", "if rank < 0:", within="_broadcast_params_from_rank")
 
 
 @defect("ZERO-029")
@@ -125,8 +125,8 @@ def partition_must_be_whole() -> None:
 def refused_group_stays() -> None:
     """In overlap mode an added group is refused only after it has been noted."""
     edit(
-        "    if self._overlap_info is not None:\n",
-        "    if self._overlap_info is not None:\n        super().add_param_group(param_group)\n",
+        "    if self.overlap is not None:\n",
+        "    if self.overlap is not None:\n        super().add_param_group(param_group)\n",
         within="add_param_group",
     )
 

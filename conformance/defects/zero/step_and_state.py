@@ -330,7 +330,7 @@ def views_are_made_anew_in_each_step() -> None:
     """Parameters as views of one flat tensor move to a new one in each step."""
     edit(
         "return self._moved.stale",
-        "return self.as_views or self._moved.stale",
+        "return bool(self._flats) or self._moved.stale",
         within="Transfers.stale",
     )
 
