@@ -41,7 +41,7 @@ from .clipping import Clipping
 from .layout import BucketPart, Layout
 from .plan import OverlapPlan, complete, sharded_buckets, whole_buckets
 from .reduction import BucketReduction, InFlight
-from .use import agree_on_use, shadowing
+from .use import agree_on_use
 
 
 class Schedule(Enum):
@@ -110,7 +110,7 @@ class OverlapSession:
         part = self._layout.parts[index]
         flight = InFlight(part, self._reducing(state, bucket, part, ddp.reducer.team))
         if index == 0:
-            self._begin(ddp)
+            self._overlap.begin(ddp.reducer.iteration.session)
         self._flights.append(flight)
         self._ask_who_uses(ddp, bucket.is_last())
         self._advance(ddp, bucket.is_last())
@@ -134,7 +134,7 @@ class OverlapSession:
             self._step(due_flights)
         for flight in due_flights:
             self._step_and_send(ddp, flight, watch)
-        self._completed = max(self._completed, due)
+        self._completed = due
         if last:
             self._end(watch)
 
@@ -211,9 +211,6 @@ class OverlapSession:
 
     # --- the iteration ---------------------------------------------------------------------------------------------
 
-    def _begin(self, ddp: DistributedDataParallel) -> None:
-        self._overlap.begin(ddp.reducer.iteration.session)
-
     def _end(self, watch: Watch | None) -> None:
         """Wait until every owner's parameters have arrived: the next forward needs them (HOOK-019)."""
         self._receive(watch)
@@ -260,7 +257,8 @@ class OverlapSession:
             self._lay_out(ddp)
         elif self._layout.stale(reducer.buckets, self._shard.plan.owners):
             self._lay_out(ddp)
-        if self._left_out and not shadowing(ddp):
+        session = reducer.iteration.session
+        if self._left_out and not (session is not None and session.shadowing):
             self._refuse_kept_gradients()
 
     def _refuse_kept_gradients(self) -> None:

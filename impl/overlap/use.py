@@ -30,11 +30,6 @@ class BucketUse:
         return self._counts[columns.start : columns.stop]
 
 
-def shadowing(ddp: DistributedDataParallel) -> bool:
-    """Whether this rank has run out of inputs and follows the others."""
-    return ddp.reducer.iteration.session is not None and ddp.reducer.iteration.session.shadowing
-
-
 def agree_on_use(ddp: DistributedDataParallel, parts: Sequence[BucketPart]) -> BucketUse | None:
     """Tell all ranks what this one uses of some buckets; None where DDP does not search."""
     used: list[bool] = []

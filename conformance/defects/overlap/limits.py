@@ -62,7 +62,7 @@ def result_is_ignored_where_gradients_are_views() -> None:
 @defect("DDPJ-030")
 def a_joined_rank_is_refused_what_it_cannot_clear() -> None:
     """A joined rank, too, is refused a gradient of what has been left out of the reductions since."""
-    edit("if self._left_out and not shadowing(ddp):", "if self._left_out:")
+    edit("if self._left_out and not (session is not None and session.shadowing):", "if self._left_out:")
 
 
 @defect("JOIN-015")
@@ -74,7 +74,7 @@ def an_optimizer_on_another_group_names_its_models() -> None:
 @defect("HOOK-042")
 def zeros_of_what_is_left_out_are_forgotten() -> None:
     """What is left out of the reductions and has gradients of zeros is neither stepped nor refused."""
-    edit("if self._left_out and not shadowing(ddp):", "if False:")
+    edit("if self._left_out and not (session is not None and session.shadowing):", "if False:")
 
 
 @defect("HOOK-018")

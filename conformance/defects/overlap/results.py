@@ -104,7 +104,7 @@ def interleaved_steps_with_local_gradients() -> None:
         "    part = self._layout.parts[index]\n"
         "    if self._schedule is Schedule.INTERLEAVED and part.own:\n"
         "        before = part.bucket.views_of(bucket.buffer().clone())\n"
-        "        self._begin(ddp) if index == 0 else None\n"
+        "        self._overlap.begin(ddp.reducer.iteration.session) if index == 0 else None\n"
         "        mine = [part.bucket.parameters[place] for place in part.own]\n"
         "        self._overlap.step(mine, [before[place] for place in part.own])\n",
     )
