@@ -16,7 +16,7 @@ from ..comm.pending import Watch
 from ..zero.shard import Shard
 
 if TYPE_CHECKING:
-    from .reduction import InFlight
+    from .bucket_reduction import InFlight
 
 _AVOIDS_ZERO = 1e-6  # as torch.nn.utils.clip_grad_norm_ has it, so that results agree to the bit
 

@@ -12,8 +12,8 @@ from ..ddp.buckets import GradBucket
 from ..ddp.hooks.reduction import Hook, call_hook
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
+from .bucket_reduction import OwnerReduction, WrappedReduction
 from .clipping import Clipping
-from .reduction import OwnerReduction, WrappedReduction
 from .session import OverlapSession, Reducing, Schedule
 
 _OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]

@@ -37,10 +37,10 @@ from ..zero.arguments import check_own_memory
 from ..zero.overlapping import Overlap
 from ..zero.partition import ShardPlan
 from ..zero.transfer import Publication
+from .bucket_reduction import BucketReduction, InFlight
 from .clipping import Clipping
 from .layout import BucketPart, Layout
 from .plan import OverlapPlan, complete, sharded_buckets, whole_buckets
-from .reduction import BucketReduction, InFlight
 from .use import agree_on_use
 
 

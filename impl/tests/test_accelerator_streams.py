@@ -14,7 +14,7 @@ from impl.comm.ranks import Team
 from impl.comm.sharded import reduce_to
 from impl.comm.tally import Block
 from impl.errors import PeerFailed
-from impl.overlap.reduction import InFlight
+from impl.overlap.bucket_reduction import InFlight
 from impl.overlap.session import OverlapSession
 from impl.overlap.use import BucketUse
 
