@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..ranks.recording import METHODS, RecordingGroup, facts_of
+from ..ranks.recording import METHODS, RecordingGroup, facts_of, tensors_in
 
 #: A collective that is about to start: the backend's method, and what it is called with.
 Start = Callable[..., Any]
@@ -114,13 +114,13 @@ def _corrupted(_group: FaultyGroup, start: Start, args: Any, kwargs: Any, _subje
 
 
 def _corrupt(args: Any) -> None:
-    for tensor in _tensors(args):
+    for tensor in tensors_in(args):
         if tensor.numel():
             tensor.detach().view(-1)[:1].add_(1 if tensor.dtype == torch.uint8 else 4096)
 
 
 def _skipped(_group: FaultyGroup, _start: Start, args: Any, _kwargs: Any, _subject: int) -> Any:
-    return _over(list(_tensors(args)))
+    return _over(list(tensors_in(args)))
 
 
 def _repeated(_group: FaultyGroup, start: Start, args: Any, kwargs: Any, _subject: int) -> Any:
@@ -150,7 +150,7 @@ def _swapped(group: FaultyGroup, start: Start, args: Any, kwargs: Any, _subject:
 def _hand_on(work: Any, future: torch.futures.Future[Any], args: Any) -> None:
     try:
         work.wait()
-        future.set_result(list(_tensors(args)))
+        future.set_result(list(tensors_in(args)))
     except Exception as error:
         future.set_exception(error)
 
@@ -192,11 +192,3 @@ def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     return type(value)(_mapped(each, change) for each in value) if isinstance(value, (list, tuple)) else value
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..ranks.files import write_whole
 from . import group
 from .cells import OF_A_COLLECTIVE, SHADOWING, Cell
 from .promises import SHORT_STOP_S
@@ -30,9 +32,7 @@ class Planted(RuntimeError):
 
 def write(path: Path, told: Any) -> None:
     """Write whole or not at all: another process may look at any time."""
-    part = path.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(told), encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(told).encode())
 
 
 def read(path: Path) -> Any:
@@ -70,7 +70,7 @@ class Fault(group.Changer):
         op, _, dtype, shape = facts[:4]
         if not (self._point.is_collective and self._due()):
             return ""
-        if not self._point.meets(op, dtype, _numel(shape)):
+        if not self._point.meets(op, dtype, math.prod(shape)):
             return ""
         self._met += 1
         if self._met != self._point.number:
@@ -96,19 +96,11 @@ class Fault(group.Changer):
         if act is not None:
             act(self.folder)
 
-
     def _ask_the_driver(self) -> None:
         write(self.folder / ASKED, True)
         end = time.monotonic() + _ANSWER_S
         while read(self.folder / FAULT) is None and time.monotonic() < end:
             time.sleep(0.002)
-
-
-def _numel(shape: Any) -> int:
-    numel = 1
-    for length in shape:
-        numel *= length
-    return numel
 
 
 # -- what happens

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import tempfile
 import threading
@@ -13,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reports.records.lines import append, whole_lines
+
+from ..engine.parallel import Turns
 from ..ranks import Cluster, Died, Run
 from .cells import Cell
 from .judging import Judged, judged
@@ -32,9 +34,9 @@ class Row:
     verdict: Judged
     seconds: float  # of the cell as a whole
 
-    def json(self) -> str:
+    def line(self) -> dict[str, Any]:
         told = {"cell": self.cell.id, "verdict": self.verdict.verdict, "told_s": round(self.verdict.told_s, 3)}
-        return json.dumps({**told, "seconds": round(self.seconds, 2), "why": self.verdict.why[:3000]})
+        return {**told, "seconds": round(self.seconds, 2), "why": self.verdict.why[:3000]}
 
     @staticmethod
     def read(row: dict[str, Any]) -> Row:
@@ -61,48 +63,21 @@ def _exits(run: Run) -> dict[int, int]:
     return {rank: one.exit_code for rank, one in enumerate(run.outcomes) if isinstance(one, Died)}
 
 
-class Slots:
-    """Lets as many cells compute as there are jobs, and some more begin while those only wait."""
-
-    def __init__(self, jobs: int) -> None:
-        self._free = jobs
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def taken(self) -> Iterator[Callable[[bool], None]]:
-        """A slot for the time of the block; what it yields is told when the cell begins and ends to wait only."""
-        idle = False
-        with self._changed:
-            self._changed.wait_for(lambda: self._free > 0)
-            self._free -= 1
-
-        def rest(waits: bool) -> None:
-            nonlocal idle
-            with self._changed:
-                if waits != idle:
-                    idle = waits
-                    self._free += 1 if waits else -1
-                    self._changed.notify_all()
-
-        try:
-            yield rest
-        finally:
-            rest(True)
-
-
 class Workers:
-    """Threads that each run one cell at a time, on ranks of their own. Leaving the ``with`` ends every process."""
+    """Threads that each run one cell at a time, on ranks of their own. Leaving the ``with`` ends every process.
+
+    As many cells compute as there are jobs, and some more begin while those only wait.
+    """
 
     def __init__(self, jobs: int, subject: str) -> None:
         self._subject = subject
-        self._slots = Slots(jobs)
-        self._rest = [_Rest() for _ in range(jobs * _WAITING)]
+        self._turns = Turns(jobs)
         self._clusters: list[Cluster] = []
-        for rest in self._rest:
+        for _ in range(jobs * _WAITING):
             first = self._clusters[0] if self._clusters else None
             self._clusters.append(Cluster(
                 placing=False, preload=[f"{__package__}.training"], deadline_s=_DEADLINE_S, stall_s=_DEADLINE_S,
-                most_times=_MOST_TIMES, base=first, when_idle=rest,
+                most_times=_MOST_TIMES, base=first, when_idle=self._turns.lend,
             ))  # fmt: skip
 
     def __enter__(self) -> Workers:
@@ -118,8 +93,8 @@ class Workers:
         done: queue.SimpleQueue[Row | Exception] = queue.SimpleQueue()
         for cell in cells:
             waiting.put(cell)
-        for place in range(min(len(self._clusters), len(cells))):
-            threading.Thread(target=self._work, args=(place, waiting, done), daemon=True).start()
+        for cluster in self._clusters[: len(cells)]:
+            threading.Thread(target=self._work, args=(cluster, waiting, done), daemon=True).start()
         left = len(cells)
         while left:
             with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
@@ -129,29 +104,18 @@ class Workers:
                 yield row
                 left -= 1
 
-    def _work(self, place: int, waiting: Any, done: Any) -> None:
-        cluster = self._clusters[place]
+    def _work(self, cluster: Cluster, waiting: Any, done: Any) -> None:
         while True:
             try:
                 cell = waiting.get_nowait()
             except queue.Empty:
                 return
             try:
-                with self._slots.taken() as rest:
-                    self._rest[place].told = rest
+                with self._turns.one():
                     done.put(run_one(cell, cluster, self._subject))
             except Exception as error:
                 done.put(error)
                 return
-
-
-class _Rest:
-    """What a cluster tells about its ranks goes to the slot of the cell at hand."""
-
-    told: Callable[[bool], None] = staticmethod(lambda _: None)
-
-    def __call__(self, waits: bool) -> None:
-        self.told(waits)
 
 
 # -- the record
@@ -161,33 +125,20 @@ def recorded(
     path: Path, subject: str, cells: Sequence[Cell], rows: Callable[[list[Cell]], Iterable[Row]]
 ) -> Iterator[Row]:
     """The rows of all cells: those of an unfinished record of the same question, then the others, as they come."""
-    header = {"faults": 1, "subject": subject, "cells": [cell.id for cell in cells]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = _resumed(path, header)
+    known = _resumed(path, {"faults": 1, "subject": subject, "cells": [cell.id for cell in cells]})
     yield from known
     done = {row.cell for row in known}
-    with path.open("a", encoding="utf-8") as record:
-        for row in rows([cell for cell in cells if cell not in done]):
-            record.write(row.json() + "\n")
-            record.flush()
-            yield row
-        record.write(json.dumps({"end": True}) + "\n")
+    for row in rows([cell for cell in cells if cell not in done]):
+        append(path, row.line())
+        yield row
+    append(path, {"end": True})
 
 
 def _resumed(path: Path, header: dict[str, Any]) -> list[Row]:
     """What an unfinished record of the same question holds; otherwise nothing, and a new record is begun."""
-    lines = _lines(path)
-    if not lines or lines[0] != header or "end" in lines[-1]:
-        lines = [header]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")  # without a torn line
-    return [Row.read(line) for line in lines[1:]]
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:  # the last line of a run that was killed
-            break
-    return lines
+    lines = whole_lines(path)
+    if lines and lines[0] == header and "end" not in lines[-1]:
+        return [Row.read(line) for line in lines[1:]]
+    path.unlink(missing_ok=True)
+    append(path, header)
+    return []

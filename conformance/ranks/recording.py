@@ -125,7 +125,7 @@ for _method in _PASSED_ON:
 def facts_of(op: str, subject: int, number_means: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> trace.Facts:
     """Describe a call. Callers pass an options object, or the same facts one by one."""
     values = [*args, *kwargs.values()]
-    tensors = list(_tensors(values[subject])) if 0 <= subject < len(values) else []
+    tensors = list(tensors_in(values[subject])) if 0 <= subject < len(values) else []
     root = _root(values, kwargs) if number_means else -1
     shape = tuple(tensors[0].shape) if len(tensors) == 1 else (sum(tensor.numel() for tensor in tensors),)
     return (
@@ -138,12 +138,12 @@ def facts_of(op: str, subject: int, number_means: str, args: tuple[Any, ...], kw
     )
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
-            yield from _tensors(one)
+            yield from tensors_in(one)
 
 
 def _root(values: list[Any], kwargs: dict[str, Any]) -> int:

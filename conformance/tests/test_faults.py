@@ -16,7 +16,7 @@ from conformance.bad_input import BadInput
 from conformance.faults import cells, judging, known, promises, soak
 from conformance.faults.cells import Cell
 from conformance.faults.judging import Judged
-from conformance.faults.running import Row, Slots, Workers, recorded, run_one
+from conformance.faults.running import Row, Workers, recorded, run_one
 from conformance.faults.soak import MOST, Grown
 from conformance.faults.table import summary
 from conformance.ranks import Cluster
@@ -207,18 +207,6 @@ def test_an_interrupted_record_goes_on_without_its_torn_line(tmp_path):
     assert json.loads(path.read_text().splitlines()[-1]) == {"end": True}
     assert len(list(recorded(path, "impl", wanted, rows))) == 4  # a finished record is begun anew
     assert asked == [4, 2, 4]
-
-
-def test_a_slot_is_free_while_its_cell_only_waits():
-    slots, order = Slots(1), []
-    with slots.taken() as rest:
-        rest(True)
-        rest(True)
-        with slots.taken():
-            order.append("beside")
-    with slots.taken():
-        order.append("after")
-    assert order == ["beside", "after"]
 
 
 # -- what is known to be bad
