@@ -46,7 +46,7 @@ def judged(cell: Cell, folder: Path, exits: Mapping[int, int], subject: str) -> 
         return _without_fault(folder, reports, exits)
     verdicts = [
         _of_rank(cell, rank, struck["at"], reports[rank], folder, exits.get(rank, 0), subject)
-        for rank in survivors(cell, range(cell.world))
+        for rank in survivors(cell)
     ]
     told_s = max((verdict.told_s for verdict in verdicts), default=0.0)
     if astray := gone_astray(cell, reports):

@@ -39,25 +39,20 @@ _LOOKS, _NAP_S = 4, 0.1  # the least counts
 # -- disturbing
 
 
-@dataclass(frozen=True)
-class Gentle:
-    """What happens to a run: each rank is now and then stopped, for moments or for a while."""
-
-    seed: int
-
-    def script(self, rank: int, pid: int) -> str:
-        """A shell script that stops and wakes a process until it is gone."""
-        draw = random.Random(self.seed * 97 + rank)
-        turns = [(draw.choice((0.002, 0.01, 0.05)), draw.choice((0.005, 0.02, 0.1, 0.4))) for _ in range(6)]
-        body = "".join(
-            f"kill -STOP {pid} || exit; sleep {stop}; kill -CONT {pid} || exit; sleep {go}; " for stop, go in turns
-        )
-        return f"while :; do {body}done 2>/dev/null"
+def _disturbing(seed: int, rank: int, pid: int) -> str:
+    """A shell script that stops a process now and then, for moments or for a while, until it is gone."""
+    draw = random.Random(seed * 97 + rank)
+    turns = [(draw.choice((0.002, 0.01, 0.05)), draw.choice((0.005, 0.02, 0.1, 0.4))) for _ in range(6)]
+    body = "".join(
+        f"kill -STOP {pid} || exit; sleep {stop}; kill -CONT {pid} || exit; sleep {go}; " for stop, go in turns
+    )
+    return f"while :; do {body}done 2>/dev/null"
 
 
-def disturbed(ctx: RankContext, gentle: Gentle, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+def disturbed(ctx: RankContext, seed: int, function: Callable[..., Any], args: Sequence[Any]) -> Any:
     """Rank function: ``function`` while this rank is stopped and woken again and again."""
-    stopping = subprocess.Popen(["sh", "-c", gentle.script(ctx.rank, os.getpid())], stderr=subprocess.DEVNULL)
+    script = _disturbing(seed, ctx.rank, os.getpid())
+    stopping = subprocess.Popen(["sh", "-c", script], stderr=subprocess.DEVNULL)
     try:
         return function(ctx, *args)
     finally:  # another process ends it and wakes this one: the last thing that it did may have been to stop this one
@@ -75,7 +70,7 @@ class DisturbedCluster(Cluster):
         if not self.disturbs:
             return super().run(function, args, **options)
         self.turn += 1
-        return super().run(disturbed, (Gentle(self.turn), function, args), **options)
+        return super().run(disturbed, (self.turn, function, args), **options)
 
 
 # -- programs

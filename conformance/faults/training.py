@@ -414,7 +414,7 @@ def _overlap_hook(ctx: RankContext, cell: Cell, reduce: Any, model: Any, zero: A
     return made(reduce, model, zero)
 
 
-def survivors(cell: Cell, ranks: Sequence[int]) -> list[int]:
+def survivors(cell: Cell) -> list[int]:
     """The ranks that live on after the fault."""
     ending = cell.kind in ENDING or cell.kind == "host gone"
-    return [rank for rank in ranks if not (ending and rank in cell.failing)]
+    return [rank for rank in range(cell.world) if not (ending and rank in cell.failing)]
