@@ -35,5 +35,3 @@ def within(verdict: Verdict, notes: Sequence[str], case: Case, subjects: Mapping
         return verdict
     return Verdict(Outcome.FAILED, f"{case.subject} {NOT_A_LIMIT}: {unlisted[0]}")
 
-
-__all__ = ["NOT_A_LIMIT", "within"]

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from . import stall as stall
+from . import stall
 from .backends import NotRunnable, ensure_runnable
 from .files import Folder, size_of, write_whole
 from .fork_server_client import ForkServerClient, ForkServerFailed
@@ -175,7 +175,7 @@ class Agent:
             if now >= next_look and stall.available():
                 quiet.add(stall.look(set(pool.pids), now), size_of(folder.trace(0)))
                 next_look = now + stall.LOOK_EVERY_S
-            state = DONE if pool.reported(0) or 0 in pool.ended else SILENT if quiet.fallen else ACTIVE
+            state = DONE if not pool.unfinished() else SILENT if quiet.fallen else ACTIVE
             if state != said or now - last > HEARTBEAT_S:
                 self._say("state", state)
                 said, last = state, now

@@ -24,6 +24,7 @@ Facts = tuple[str, str, str, tuple[int, ...], int, int]
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
+
 class CollectiveTrace:
     """Writes one rank's collective trace. Any thread may note; a lock keeps numbers and lines in the same order.
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ..subjects import Subject
+from . import collective_trace
 from .outcomes import Event
 
 
@@ -38,11 +39,8 @@ class RankContext:
 
         A subject that sends by other means than torch.distributed's groups lacks "recorded collectives".
         """
-        from . import collective_trace as trace
-
         self.subject.require("recorded collectives")
-
-        return trace.so_far()
+        return collective_trace.so_far()
 
     def meet(self, name: str) -> None:
         """Wait, without any collective, until every rank has come to the meeting called ``name``."""

@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .large_pages import collapse
@@ -130,58 +130,38 @@ class ForkServer:
                 self._signal(pid, request["signal"])
 
     def _fork(self, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> int:
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_rank(parent, rank, folder, control_socket, lines)
+        pid = _forked(lambda: self._become_rank(rank, folder, control_socket, lines))
         with contextlib.suppress(OSError):  # the child does so too: whoever comes first
             os.setpgid(pid, pid)
         self._ranks.add(pid)
         return pid
 
-    def _become_rank(self, parent: int, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> None:
-        try:
-            os.setpgid(0, 0)
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:
-                os._exit(1)
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._control.close()
-            for line in lines:
-                if line != control_socket:
-                    os.close(line)
-            from .worker import serve
+    def _become_rank(self, rank: int, folder: str, control_socket: int, lines: Sequence[int]) -> None:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._control.close()
+        for line in lines:
+            if line != control_socket:
+                os.close(line)
+        from .worker import serve
 
-            serve(rank, folder, control_socket)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
+        serve(rank, folder, control_socket)
 
     def _fork_server(self, control_fd: int, folder: str, first: Sequence[str]) -> None:
-        """Another fork server, with its own driver's socket, ranks and store. It dies with this one at the latest."""
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-                if os.getppid() != parent:
-                    os._exit(1)
-                signal.set_wakeup_fd(-1)
-                self._control.close()
-                for fd in (self._woken, self._wake, *self._fds):
-                    os.close(fd)
-                if first:
-                    _call(*first)
-                _serve(control_fd, folder)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(0)
+        """Another fork server, with its own driver's socket, ranks and store."""
+        self._forked_servers.add(_forked(lambda: self._become_server(control_fd, folder, first)))
         os.close(control_fd)
-        self._forked_servers.add(pid)
+
+    def _become_server(self, control_fd: int, folder: str, first: Sequence[str]) -> None:
+        signal.set_wakeup_fd(-1)
+        self._control.close()
+        for fd in (self._woken, self._wake, *self._fds):
+            os.close(fd)
+        if first:
+            _call(*first)
+        _serve(control_fd, folder)
 
     def _signal(self, pid: int, number: int) -> None:
         """Signal a rank; a kill reaches its whole process group."""
@@ -239,18 +219,9 @@ class ForkServer:
 
 def _fork_store_keeper() -> tuple[int, int]:
     """A process that holds the store, and the store's port."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    parent, listener = os.getpid(), socket.create_server(("127.0.0.1", 0), backlog=1024)
     port: int = listener.getsockname()[1]
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            _keep_store(listener, port, parent)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
+    pid = _forked(lambda: _keep_store(listener, port, parent))
     listener.close()
     return pid, port
 
@@ -263,6 +234,22 @@ def _keep_store(listener: socket.socket, port: int, parent: int) -> None:
     )
     while os.getppid() == parent and store is not None:
         time.sleep(1.0)
+
+
+def _forked(act: Callable[[], None]) -> int:
+    """The id of a new process that does this and ends, with the present one at the latest."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:
+                act()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return pid
 
 
 def _children() -> set[int]:

@@ -34,6 +34,7 @@ NO_DNS = {"RES_OPTIONS": "attempts:0"}
 _START_DEADLINE_S = 180.0  # loading torch from a cold disk on a loaded machine
 _FORK_DEADLINE_S = 60.0
 _END_LIMIT_S = 10.0
+STACKS_SIGNAL = signal.SIGUSR1  # has a rank write its stacks
 
 
 class ForkServerFailed(RuntimeError):
@@ -202,5 +203,3 @@ class ForkServerClient:
             f"or a preloaded module ends the interpreter. Its last output: {output or 'none'}"
         )
 
-
-STACKS_SIGNAL = signal.SIGUSR1

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import collective_trace as traces
-from . import stall as stall
+from . import stall
 from .files import Folder, size_of
 from .outcomes import Caught, Died, Finished, Hung, Outcome, Raised, Run
 from .rank_pool import RankPool
@@ -25,40 +25,31 @@ def watch(
 
     ``when_idle`` is told at every look whether nothing has happened since the last one, and False at the end.
     """
+    start = time.monotonic()
+    quiet, allowed = stall.StallDetector(stall_s), stall.Allowance(start, limit_s, most_times)
+    next_look = start + stall.LOOK_EVERY_S if stall.available() else allowed.deadline
     try:
-        _watch(pool, folder, limit_s, stall_s, most_times, when_idle)
+        while unfinished := pool.unfinished():
+            now = time.monotonic()
+            if now >= min(next_look, allowed.deadline) and stall.available():
+                written = sum(size_of(folder.trace(rank)) for rank in unfinished)
+                look = stall.look({pool.pids[rank] for rank in unfinished}, now)
+                quiet.add(look, (len(unfinished), written))
+                allowed.add(look)
+                when_idle(quiet.resting)
+                if quiet.fallen:
+                    return
+                next_look = time.monotonic() + stall.LOOK_EVERY_S
+            if now >= allowed.deadline:
+                return
+            pool.listen(min(allowed.deadline, next_look) - now)
     finally:
         when_idle(False)
 
 
-def _watch(
-    pool: RankPool, folder: Folder, limit_s: float, stall_s: float, most_times: float, when_idle: Callable[[bool], None]
-) -> None:
-    start = time.monotonic()
-    quiet, allowed = stall.StallDetector(stall_s), stall.Allowance(start, limit_s, most_times)
-    next_look = start + stall.LOOK_EVERY_S if stall.available() else allowed.deadline
-    while True:
-        unfinished = [rank for rank in range(pool.world) if not pool.reported(rank) and rank not in pool.ended]
-        now = time.monotonic()
-        if not unfinished:
-            return
-        if now >= min(next_look, allowed.deadline) and stall.available():
-            written = sum(size_of(folder.trace(rank)) for rank in unfinished)
-            look = stall.look({pool.pids[rank] for rank in unfinished}, now)
-            quiet.add(look, (len(unfinished), written))
-            allowed.add(look)
-            when_idle(quiet.resting)
-            if quiet.fallen:
-                return
-            next_look = time.monotonic() + stall.LOOK_EVERY_S
-        if now >= allowed.deadline:
-            return
-        pool.listen(min(allowed.deadline, next_look) - now)
-
-
 def gather(pool: RankPool, folder: Folder, trace: bool) -> list[Outcome]:
     """What became of every rank; those that did neither report nor end by now hang."""
-    hung = [rank for rank in range(pool.world) if not pool.reported(rank) and rank not in pool.ended]
+    hung = pool.unfinished()
     stacks = pool.stacks(hung) if hung else {}
     if hung:
         pool.listen(0.0)  # a rank that reports while it is asked where it is was slow, and does not hang
@@ -100,7 +91,7 @@ def judge(outcomes: list[Outcome], trace: bool, seconds: float) -> Run:
 def puzzling(run: Run) -> bool:
     """Whether a collective trace could tell more: some rank hung or died, or some raised while others did not."""
     ends = {type(outcome) for outcome in run.outcomes}
-    declined = any(isinstance(end, Raised) and (end.unsupported or "NotRun" in end.error.kinds) for end in run.outcomes)
+    declined = any(isinstance(end, Raised) and end.no_answer for end in run.outcomes)
     return not declined and (Hung in ends or Died in ends or ends == {Raised, Finished})
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..subjects import Subject
-from .backends import LOOPBACK, NotRunnable, ensure_runnable
+from .backends import LOOPBACK, ensure_runnable
 from .files import Folder, write_whole
 from .fork_server_client import NO_DNS, ONE_THREAD, ForkServerClient
 from .gather import explained, gather, judge, puzzling, watch
@@ -215,5 +215,3 @@ def _folder_in(pool: RankPool, number: int) -> Iterator[Folder]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
-
-__all__ = ["Cluster", "NotRunnable"]

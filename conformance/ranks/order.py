@@ -62,5 +62,3 @@ def import_main(main: dict[str, Any] | None) -> None:
     if main:
         spawn.prepare(main)
 
-
-__all__ = ["Order", "import_main", "main_module", "pack"]

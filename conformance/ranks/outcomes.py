@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..subjects import Subject
@@ -132,7 +132,7 @@ class Run:
     outcomes: tuple[Outcome, ...]
     seconds: float = 0.0
     witness: str = ""  # who waits on which collective and the first that differs, where something went wrong
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def values(self) -> list[Any]:
         """The ranks' results, in rank order; ``RunFailed`` if any rank did not finish."""

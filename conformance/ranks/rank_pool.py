@@ -63,6 +63,10 @@ class RankPool:
     def reported(self, rank: int) -> bool:
         return REPORTED in self._said[rank]
 
+    def unfinished(self) -> list[int]:
+        """The ranks that have neither reported nor ended."""
+        return [rank for rank in range(self.world) if not self.reported(rank) and rank not in self.ended]
+
     def stacks(self, ranks: Collection[int]) -> dict[int, str]:
         """Have the given ranks write where each of their threads is."""
         before = {rank: size_of(self.folder.stacks(rank)) for rank in ranks}
