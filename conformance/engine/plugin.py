@@ -33,7 +33,7 @@ from .run import WAITING, SuiteRun
 from .schedule_search import Schedules, Smallest
 from .verdict import NUMBERS, Verdict, judge
 
-FRAME = pytest.StashKey[SuiteRun]()
+SUITE_RUN = pytest.StashKey[SuiteRun]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
 LEFT_OUT = pytest.StashKey[dict[Case, pytest.Function]]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
@@ -42,7 +42,7 @@ DRIVER = "conformance-driver"  # name under which ``run`` registers itself with 
 
 @dataclass
 class Driver:
-    """What ``run`` hands to the plugin: a finished run, and what to do when the first check is about to run."""
+    """What ``run`` hands to the plugin: the run, and what to do when the first check is about to run."""
 
     suite_run: SuiteRun
     before_first: Callable[[], None]
@@ -64,17 +64,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     driver = config.pluginmanager.get_plugin(DRIVER)
     if isinstance(driver, Driver):
-        config.stash[FRAME] = driver.suite_run
+        config.stash[SUITE_RUN] = driver.suite_run
     else:
         try:
-            config.stash[FRAME] = _suite_run(config)
+            config.stash[SUITE_RUN] = _suite_run(config)
         except BadInput as error:
             raise pytest.UsageError(str(error)) from error
-    config.pluginmanager.register(_SuiteErrors(config.stash[FRAME]))
+    config.pluginmanager.register(_SuiteErrors(config.stash[SUITE_RUN]))
 
 
 def _suite_run(config: pytest.Config) -> SuiteRun:
-    """The run of a run that pytest itself was asked for."""
+    """The run that pytest itself was asked for."""
     option = config.getoption
     subjects = ask.subjects(option("subjects"))
     catalogue = load()
@@ -118,7 +118,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         raise pytest.Collector.CollectError(f"check {name} takes no argument 'ranks', so no subject can be given to it")
     if bool(check.scenarios) != ("scenario" in metafunc.fixturenames):
         raise pytest.Collector.CollectError(f"check {name}: @check(scenarios=…) and an argument 'scenario' go together")
-    places = _places(metafunc.config.stash[FRAME], check)
+    places = _places(metafunc.config.stash[SUITE_RUN], check)
     metafunc.parametrize("ranks", places, indirect=True, ids=[str(place) for place in places])
     if check.scenarios:
         scenarios = [Scenario(name, value) for name, value in check.scenarios.items()]
@@ -137,7 +137,7 @@ def _places(suite_run: SuiteRun, check: Check) -> list[Place]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    suite_run = config.stash[FRAME]
+    suite_run = config.stash[SUITE_RUN]
     functions = [item for item in items if isinstance(item, pytest.Function)]
     suite_run.declared = {name_of(item): item.function.check for item in functions if hasattr(item.function, "check")}
     offered = [item for item in functions if is_in(suite_run, item)]
@@ -204,7 +204,7 @@ def _explained(op: str, left: object, right: object, lines: list[str] | None) ->
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Ranks:
     place: Place = request.param
-    suite_run = request.config.stash[FRAME]
+    suite_run = request.config.stash[SUITE_RUN]
     return suite_run.ranks(request.function.check, place.subject, place.world)
 
 
@@ -215,7 +215,7 @@ def scenario(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def schedules(request: pytest.FixtureRequest, ranks: Ranks) -> Schedules:
-    return Schedules(ranks.world, request.config.stash[FRAME].asked.schedule)
+    return Schedules(ranks.world, request.config.stash[SUITE_RUN].asked.schedule)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -226,7 +226,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         _begin(session)
     result = yield
     if works:
-        for case in session.config.stash[FRAME].unsettled():
+        for case in session.config.stash[SUITE_RUN].unsettled():
             item = session.config.stash[LEFT_OUT][case]
             item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
     return result
@@ -236,7 +236,7 @@ def _begin(session: pytest.Session) -> None:
     """Open the records, and let threads run ahead if more than one job was asked for."""
     config = session.config
     driver = config.pluginmanager.get_plugin(DRIVER)
-    suite_run = config.stash[FRAME]
+    suite_run = config.stash[SUITE_RUN]
     if isinstance(driver, Driver):
         driver.before_first()
     suite_run.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
@@ -261,7 +261,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     """Run one check, or take the ending from the thread that ran it ahead, and keep it for the judgement."""
     used, tried = pyfuncitem.funcargs["ranks"], pyfuncitem.funcargs.get("schedules")
     assert isinstance(used, Ranks)
-    earlier = pyfuncitem.config.stash[FRAME].ended(case_of(pyfuncitem), check_of(pyfuncitem))
+    earlier = pyfuncitem.config.stash[SUITE_RUN].ended(case_of(pyfuncitem), check_of(pyfuncitem))
     if earlier is not None:
         if earlier.verdict.outcome in BROKEN | {Outcome.SUITE_ERROR}:
             raise TakenOver(earlier.verdict.witness)
@@ -302,7 +302,7 @@ def pytest_runtest_makereport(
     report = yield
     if not isinstance(item, pytest.Function):
         return report
-    suite_run = item.config.stash[FRAME]
+    suite_run = item.config.stash[SUITE_RUN]
     if call.when == "teardown":
         if report.failed:
             suite_run.suite_errors.append(f"{item.nodeid}: could not clean up: {report.longreprtext.strip()}")
@@ -381,7 +381,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     ahead = session.config.stash.get(AHEAD, None)
     if ahead is not None:
         ahead.stop()
-    suite_run = session.config.stash[FRAME]
+    suite_run = session.config.stash[SUITE_RUN]
     interrupted = exitstatus == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or interrupted:
         session.exitstatus = suite_run.end(interrupted).exit_status
@@ -390,12 +390,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The matrix, below pytest's own summary."""
-    suite_run = terminalreporter.config.stash[FRAME]
+    suite_run = terminalreporter.config.stash[SUITE_RUN]
     if suite_run.judgement is not None and suite_run.results:
         for line in render(suite_run.judgement, suite_run.catalogue).splitlines():
             terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if FRAME in config.stash:
-        config.stash[FRAME].close()
+    if SUITE_RUN in config.stash:
+        config.stash[SUITE_RUN].close()

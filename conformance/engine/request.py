@@ -87,13 +87,7 @@ def number(text: str, what: str) -> int:
 
 def minutes(text: str, what: str = "minutes") -> float:
     """A number of minutes above 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise BadInput(f"{what} {text!r} is not a number above 0; give for example 10")
-    return found
+    return _above_0(text, f"{what} {text!r} is not a number above 0; give for example 10")
 
 
 def seed(text: str) -> int | None:
@@ -105,12 +99,16 @@ def seed(text: str) -> int | None:
 
 def seconds(text: str) -> float:
     """A number of seconds above 0."""
+    return _above_0(text, f"deadline {text!r} is not a number of seconds above 0")
+
+
+def _above_0(text: str, refusal: str) -> float:
     try:
         found = float(text)
     except ValueError:
         found = 0.0
     if not 0 < found < float("inf"):
-        raise BadInput(f"deadline {text!r} is not a number of seconds above 0")
+        raise BadInput(refusal)
     return found
 
 

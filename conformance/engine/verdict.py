@@ -131,7 +131,7 @@ def _fall(end: RankOutcome) -> str:
 
 
 def _last_place(text: str) -> str:
-    """The innermost run of a printed traceback."""
+    """The innermost frame of a printed traceback."""
     frames = _FRAME.findall(text)
     return f"{Path(frames[-1][0]).name}:{frames[-1][1]} in {frames[-1][2]}" if frames else "at an unknown place"
 
@@ -152,10 +152,10 @@ def _phrase(end: RankOutcome) -> str:
 
 
 def _innermost(stacks: str) -> str:
-    """Where the thread that works for the check stands, from a stack that begins at its innermost run."""
+    """Where the thread that works for the check stands, from a stack that begins at its innermost frame."""
     _, current, rest = stacks.partition("Current thread")
-    suite_run = _FRAME.search(rest if current else stacks)
-    return f" at {Path(suite_run[1]).name}:{suite_run[2]} in {suite_run[3]}" if suite_run else ""
+    frame = _FRAME.search(rest if current else stacks)
+    return f" at {Path(frame[1]).name}:{frame[2]} in {frame[3]}" if frame else ""
 
 
 def _story(run: Run) -> Iterable[str]:
@@ -185,12 +185,12 @@ def _detail(error: BaseException, text: str, last_run: Run | None) -> str:
 def _place(error: BaseException) -> str:
     """The innermost line of a check that the error passed through."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [suite_run for suite_run in frames if Path(suite_run.filename).name.startswith("test_")] or list(frames)
+    inside = [frame for frame in frames if Path(frame.filename).name.startswith("test_")] or list(frames)
     return f"at {Path(inside[-1].filename).name}:{inside[-1].lineno} in {inside[-1].name}" if inside else ""
 
 
 def _last_source_line(text: str) -> str:
-    """The source line of the innermost run of a printed traceback."""
+    """The source line of the innermost frame of a printed traceback."""
     lines = [line.strip() for line in text.strip().splitlines()]
     code = [line for line in lines[:-1] if line and not line.startswith(("File ", "^", "~", "Traceback"))]
     return code[-1] if code else "an unknown place"

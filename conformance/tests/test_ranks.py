@@ -339,7 +339,7 @@ def test_grandchildren_of_finished_and_of_hung_ranks_are_ended(cluster, tmp_path
 
 
 def test_an_interrupted_run_leaves_no_rank_and_the_next_is_well(cluster, tmp_path):
-    def interrupt(number, suite_run):
+    def interrupt(number, frame):
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
