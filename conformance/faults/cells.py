@@ -160,15 +160,11 @@ class Cell:
             LIVE: (at + 2, at + 2), ABOUT: (at + 1, at + 3), SHADOWING: (1, at + 3), ALONE: (at + 2, 1),
         }[self.role]  # fmt: skip
         counts = [mine if rank in self.failing else theirs for rank in range(self.world)]
-        if self.role == LIVE and self.uneven and len(others) > 1 and self.point != "final synchronisation":
+        if self.role == LIVE and self.program != DDP and len(others) > 1 and self.point != "final synchronisation":
             counts[others[-1]] = 1  # somebody shadows meanwhile
         if self.role == LIVE and self.point == "final synchronisation":
             counts[self.rank] += 1  # the last to leave: all have its weights from it
         return tuple(counts)
-
-    @property
-    def uneven(self) -> bool:
-        return self.program != DDP
 
 
 def rules(cell: Cell) -> Iterator[str]:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..ranks.recording import METHODS, RecordingGroup, facts_of, tensors_in
+from .injecting import Fault
 
 #: A collective that is about to start: the backend's method, and what it is called with.
 Start = Callable[..., Any]
@@ -24,15 +25,7 @@ _SAME_WIDTH = {
 _SWAP_S = 0.3  # a collective that is held back goes by then, whatever else comes
 
 
-class Changer:
-    """What may be done to the collectives of this process; None of it unless a fault says so."""
-
-    def asked(self, facts: Any) -> str:
-        """What to do to this collective: a fault of ``cells.OF_A_COLLECTIVE``, or nothing."""
-        return ""
-
-
-current: Changer | None = None
+current: Fault | None = None  # of this process
 
 
 class FutureWork(dist.Work):
@@ -71,7 +64,7 @@ class FutureWork(dist.Work):
 
 
 class FaultyGroup(RecordingGroup):
-    """Asks the current changer about each collective."""
+    """Asks the current fault about each collective."""
 
     held: Callable[[], None] | None = None  # starts the collective that is held back until the next one has started
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from ..ranks.files import write_whole
-from . import group
 from .cells import OF_A_COLLECTIVE, SHADOWING, Cell
 from .promises import SHORT_STOP_S
 
@@ -43,7 +42,7 @@ def read(path: Path) -> Any:
         return None
 
 
-class Fault(group.Changer):
+class Fault:
     """Follows the program of one rank, and strikes when it comes to the point for the first time."""
 
     def __init__(self, cell: Cell, rank: int, folder: Path) -> None:
@@ -67,6 +66,7 @@ class Fault(group.Changer):
             self._strike()
 
     def asked(self, facts: Any) -> str:
+        """What to do to a collective of this process: a fault of ``cells.OF_A_COLLECTIVE``, or nothing."""
         op, _, dtype, shape = facts[:4]
         if not (self._point.is_collective and self._due()):
             return ""
