@@ -62,11 +62,6 @@ class ControlChannel:
         """Post that this act follows, and what is unreported."""
         self._post_live(self.unreported, act, f"Join: announcement of {self._layout.name_of(act)}")
 
-    def report(self) -> None:
-        """Call the roll that was left to an announcement, if one was. Only where nothing is in flight."""
-        if self.unreported is not None:
-            self.call_roll(self.unreported, None)
-
     def _post_live(self, begins: int | None, act: Act | None, label: str) -> Pending:
         iterations, self.unreported, self._unreported_iterations = max(self._unreported_iterations, 1), None, 0
         if iterations > 1:

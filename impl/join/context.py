@@ -89,10 +89,6 @@ class Join:
         """The rank in the joinables' group, which is the one that errors and warnings name (JOIN-017)."""
         return self._team.rank
 
-    @property
-    def _process_group(self) -> dist.ProcessGroup:
-        return self._team.group
-
     def __enter__(self) -> None:
         if self._state is BlockState.OPEN:
             raise RuntimeError(

@@ -38,10 +38,6 @@ class Note:
             f": {self.text}" if self.text else ""
         )
 
-    def is_of(self, reader: int) -> bool:
-        """Whether it is about the rank that reads it."""
-        return self.rank == reader
-
     def advice(self, reader: int) -> str:
         """What the other ranks should know beyond that."""
         return (
@@ -115,7 +111,7 @@ class FailureNotes:
         except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return
-        if note is not None and not note.is_of(self._team.rank):
+        if note is not None and note.rank != self._team.rank:
             if note.kind == RanksDisagree.__name__:
                 raise RanksDisagree(note.text)
             if waits and self._has_taken_part(note):
@@ -191,7 +187,7 @@ class SessionFailures:
         if self._is_known(error):
             return
         first = self._notes.first()
-        if first is not None and not first.is_of(self._team.rank):
+        if first is not None and first.rank != self._team.rank:
             error.add_note(f"Join: before this, {first}. That failure may be the cause.")
         elif of_a_collective(error) and self._team.size > 1:
             self._explain(error)

@@ -17,12 +17,6 @@ from .message import MessageLayout
 from .validation import resolved
 
 
-def count(team: Team, device: torch.device, contribution: int, label: str) -> Pending:
-    """Start summing one number over the ranks."""
-    number = torch.full((1,), float(contribution), dtype=torch.float32, device=device)
-    return collectives.all_reduce(team, number, label)
-
-
 def _is_message(pending: Pending) -> bool:
     """Whether it counts by a message of blocks inside each other, which holds whole numbers, and not by one number."""
     return pending.buffer.dtype == torch.int64
@@ -96,7 +90,8 @@ class PlainSession(BaseSession):
 
     def _count(self, team: Team, device: torch.device, contribution: int, label: str) -> Pending:
         if team is not self.team or len(team.tally.blocks) < 2:
-            return count(team, device, contribution, label)
+            number = torch.full((1,), float(contribution), dtype=torch.float32, device=device)
+            return collectives.all_reduce(team, number, label)
         return self._channel.call_roll(0, None) if contribution else self._channel.post_empty()
 
     def _counted(self, pending: Pending) -> int:

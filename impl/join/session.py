@@ -225,7 +225,9 @@ class Session(BaseSession):
         for hook in self._followers.values():
             hook.leaving()
         self._refuse_if_only_here_left_open(self._followers)
-        reading = self._run_out()
+        if not self.alone:
+            self._catch_up()
+        reading = self._channel.read(self._channel.post_end(self.throw), self.watch)
         while reading.active:
             if self.throw:
                 self._failures.raise_exhausted_here()
@@ -373,12 +375,6 @@ class Session(BaseSession):
             self._call_roll(place, act or likely)
             self._pending_announcement = likely
 
-    def _run_out(self) -> Reading:
-        """The first empty message of this rank."""
-        if not self.alone:
-            self._catch_up()
-        return self._channel.read(self._channel.post_end(self.throw), self.watch)
-
     def _call_roll(self, place: int, act: Act | None) -> Pending:
         self._catch_up()
         roll = self._channel.call_roll(place, act)
@@ -414,13 +410,13 @@ class Session(BaseSession):
     def _catch_up(self) -> None:
         """Nothing is left that was announced early, is unread or unreported."""
         self._shadow_pending()
-        self._read_message()
         self._report_begun()
 
     def _report_begun(self) -> None:
-        """Post the roll call that was left to an announcement, and read it. Only where nothing is in flight."""
-        if self._channel.unreported is not None:
-            self._channel.report()
+        """Call the roll that was left to an announcement, if one was, in which case nothing is in flight. Read it."""
+        unreported = self._channel.unreported
+        if unreported is not None:
+            self._channel.call_roll(unreported, None)
         self._read_message()
 
     # reading

@@ -249,7 +249,7 @@ def messages_are_counted_as_iterations() -> None:
 @defect("JOIN-034", "JOIN-052", worlds=(3,))
 def notification_goes_to_everybody() -> None:
     """The handshake goes over the default group instead of the joinable's own."""
-    edit("all_reduce(team, ", "all_reduce(Team.of(), ", within="count")
+    edit("all_reduce(team, ", "all_reduce(Team.of(), ", within="_count")
 
 
 @defect("JOIN-026", "JOIN-030")
