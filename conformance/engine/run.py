@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
+import torch
+
 from reports.records import Writer
 
 from ..api.checking import Check, Ranks
@@ -187,8 +189,6 @@ class SuiteRun:
 
     @property
     def torch_version(self) -> str:
-        import torch
-
         return str(torch.__version__)
 
     def end(self, interrupted: bool) -> Judgement:

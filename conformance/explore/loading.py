@@ -19,11 +19,11 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward as attach
 from torch.utils.checkpoint import checkpoint
 
+from ..fixtures import overlapping
 from ..subjects import Subject
 
 #: Under which it is imported, so that what it defines can be pickled, and placed as the suite's own code is.
 NAME = "conformance.explored_program"
-UNNAMED = "gloo_unnamed"  # Gloo under another name: torch's overlap hooks refuse Gloo by its name
 
 SUBJECTS_NAMES = (
     "DistributedDataParallel", "Join", "Joinable", "JoinHook", "ZeroRedundancyOptimizer",
@@ -64,10 +64,5 @@ def used_names(text: str) -> list[str]:
 
 def unnamed_group(members: list[int]) -> Any:
     """A new group of these ranks that overlap hooks accept."""
-    if UNNAMED not in dist.Backend.backend_list:
-        dist.Backend.register_backend(UNNAMED, _gloo, devices=dist.Backend.backend_capability["gloo"])
-    return dist.new_group(members, backend=UNNAMED)
-
-
-def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
-    return dist.ProcessGroupGloo(store, rank, size, timeout)
+    overlapping.ensure_named()
+    return dist.new_group(members, backend=overlapping.NAME)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from reports.records.lines import whole_lines
 
 from ..engine.judgement import BROKEN, OK
+from ..explore.session import RECORD as EXPLORED
 from ..faults import known
 from ..faults.judging import BAD
 from ..faults.running import RECORD as FAULTS
@@ -89,9 +89,7 @@ def _run(command: str, words: list[str], seconds: float, mutant: str = "") -> su
     )  # fmt: skip
 
 
-def _failures(folder: Path) -> Iterator[Mapping[str, Any]]:
+def _failures(folder: Path) -> list[Mapping[str, Any]]:
     """The failures in the record of an exploration, in the order in which they were met."""
-    for path in sorted(folder.rglob("explored.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            new = json.loads(line).get("new") or []
-            yield from (each for each in (new if isinstance(new, list) else [new]) if "program" in each)
+    rows = [row for path in sorted(folder.rglob(EXPLORED)) for row in whole_lines(path)]
+    return [failure for row in rows for failure in row.get("new", ())]

@@ -160,7 +160,7 @@ class Cluster:
 
     def _environment(self, asked: dict[str, str]) -> dict[str, str]:
         """The environment of the ranks."""
-        return {**LOOPBACK, **NO_DNS, **_environment(), **asked}
+        return {**LOOPBACK, **NO_DNS, **_variables(), **asked}
 
     def _ensure_runnable(self, world: int) -> None:
         if world not in self._runnable:
@@ -199,7 +199,7 @@ class Cluster:
                 self._idle.pop(next(iter(self._idle))).dismiss()
 
 
-def _environment() -> dict[str, str]:
+def _variables() -> dict[str, str]:
     """This process's variables. On another thread pytest takes one out and puts it back: then they are read again."""
     while True:
         with contextlib.suppress(KeyError):
