@@ -84,11 +84,6 @@ class Join:
         self._state = BlockState.BUILT  # only __enter__ and __exit__ assign it
         self._bind()
 
-    @property
-    def _rank(self) -> int:
-        """The rank in the joinables' group, which is the one that errors and warnings name (JOIN-017)."""
-        return self._team.rank
-
     def __enter__(self) -> None:
         if self._state is BlockState.OPEN:
             raise RuntimeError(

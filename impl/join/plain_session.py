@@ -70,7 +70,7 @@ class PlainSession(BaseSession):
         if self._last is not None:
             self._last.wait()
         shadowed = 0
-        while self._active_ranks() > 0:
+        while self._counted(self._count(self.team, self._device, 0, "Join: count of active ranks")) > 0:
             if self.throw:
                 self._count_exhausted(self.team, self._device, 1)
                 self._failures.raise_exhausted_here()
@@ -81,9 +81,6 @@ class PlainSession(BaseSession):
             shadowed += 1
             self._warn_of_skew(shadowed)
         return shadowed == 0
-
-    def _active_ranks(self) -> int:
-        return self._counted(self._count(self.team, self._device, 0, "Join: count of active ranks"))
 
     def _count_exhausted(self, team: Team, device: torch.device, contribution: int) -> int:
         return self._counted(self._count(team, device, contribution, "Join: count of exhausted ranks"))

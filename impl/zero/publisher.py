@@ -28,11 +28,6 @@ IN_PLACE_BYTES = 1 << 20
 Kind = tuple[torch.device, torch.dtype]
 
 
-def kind_of(parameter: torch.Tensor) -> Kind:
-    """The kind that it has now."""
-    return parameter.device, parameter.dtype
-
-
 def forms_of(parameters: Sequence[torch.Tensor]) -> list[tuple[torch.device, torch.dtype, torch.Size]]:
     """What messages are made for."""
     return [(parameter.device, parameter.dtype, parameter.shape) for parameter in parameters]
@@ -142,7 +137,8 @@ class Transfers:
         self._publications: list[Publication] | None = None
         for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
             if goes and parameter.numel():
-                self._shards.setdefault(kind_of(parameter), [[] for _ in team.members])[owner].append(parameter)
+                kind = parameter.device, parameter.dtype
+                self._shards.setdefault(kind, [[] for _ in team.members])[owner].append(parameter)
         if as_views:
             alone = memory_of_its_own(parameters)
             for kind, owned in self._shards.items():

@@ -152,7 +152,7 @@ def cast_parameters_travel_in_their_former_dtype() -> None:
 @defect("ZERO-012", worlds=(2,))
 def parameters_of_several_dtypes_share_a_buffer() -> None:
     """What one owner has on a device travels in the dtype of its first parameter."""
-    edit("self._shards.setdefault(kind_of(parameter), [", "self._shards.setdefault((parameter.device, None), [")
+    edit("kind = parameter.device, parameter.dtype", "kind = parameter.device, None")
 
 
 @defect("ZERO-008")
