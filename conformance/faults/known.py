@@ -54,13 +54,13 @@ def surprises(subject: str, rows: Sequence[Row], listed: Collection[Listed]) -> 
     found = []
     for row in rows:
         about = [each for each in listed if each.covers(subject, row)]
-        if row.verdict.verdict in NOTHING:
+        if row.judged.verdict in NOTHING:
             continue
-        if row.verdict.good:
+        if row.judged.good:
             if about and not any(each.sometimes for each in about):
                 found.append(f"good though listed: {row.cell.id}")
-        elif not any(row.verdict.verdict in each.verdicts for each in about):
-            found.append(f"{row.verdict.verdict}: {row.cell.id}: {_first(row.verdict.why)}")
+        elif not any(row.judged.verdict in each.verdicts for each in about):
+            found.append(f"{row.judged.verdict}: {row.cell.id}: {_first(row.judged.why)}")
     return [*found, *_stale(subject, rows, listed)]
 
 
@@ -68,8 +68,8 @@ def _stale(subject: str, rows: Sequence[Row], listed: Collection[Listed]) -> lis
     """Entries for cells that are bad sometimes, all of which are good now."""
     found = []
     for each in listed:
-        about = [row for row in rows if each.covers(subject, row) and row.verdict.verdict not in NOTHING]
-        if each.sometimes and len(about) >= _ENOUGH and all(row.verdict.good for row in about):
+        about = [row for row in rows if each.covers(subject, row) and row.judged.verdict not in NOTHING]
+        if each.sometimes and len(about) >= _ENOUGH and all(row.judged.good for row in about):
             found.append(f"all {len(about)} good though listed: {', '.join(each.cells)} ({each.reason})")
     return found
 

@@ -62,13 +62,14 @@ class HostedRanks:
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self._hosts, self._folder = hosts, folder
         self._number = 0
-        self._launchers = {host: self._launched(host) for host in range(_HOSTS)}
+        for host in range(_HOSTS):
+            self._launch(host)
 
-    def _launched(self, host: int) -> int:
+    def _launch(self, host: int) -> None:
         with contextlib.suppress(OSError):
             (self._folder / f"ready{host}").unlink()
         address = self._hosts.network.addresses[0]
-        return self._hosts.start(host, [sys.executable, "-m", __name__, str(self._folder), str(host), address])
+        self._hosts.start(host, [sys.executable, "-m", __name__, str(self._folder), str(host), address])
 
     def row(self, cell: Cell, subject: str) -> Row:
         """Run and judge one cell."""
@@ -109,7 +110,7 @@ class HostedRanks:
         self._hosts.heal(_LOST)
         self._hosts.limit(_LOST, rate(_RATE))
         if lost is not None:
-            self._launchers[lost] = self._launched(lost)
+            self._launch(lost)
 
     def _wait(self, path: Path, limit_s: float, instead: Path | None = None) -> bool:
         """Wait for a file, or for the one that says that it will not come."""

@@ -31,12 +31,12 @@ class Row:
     """One cell of one subject, judged."""
 
     cell: Cell
-    verdict: Judged
+    judged: Judged
     seconds: float  # of the cell as a whole
 
     def line(self) -> dict[str, Any]:
-        told = {"cell": self.cell.id, "verdict": self.verdict.verdict, "told_s": round(self.verdict.told_s, 3)}
-        return {**told, "seconds": round(self.seconds, 2), "why": self.verdict.why[:3000]}
+        told = {"cell": self.cell.id, "verdict": self.judged.verdict, "told_s": round(self.judged.told_s, 3)}
+        return {**told, "seconds": round(self.seconds, 2), "why": self.judged.why[:3000]}
 
     @staticmethod
     def read(row: dict[str, Any]) -> Row:

@@ -27,22 +27,22 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _share(rows: Sequence[Row]) -> str:
-    ran = [row for row in rows if row.verdict.verdict not in NOTHING]
-    return f"{sum(row.verdict.good for row in ran)}/{len(ran)}" if ran else "–"
+    ran = [row for row in rows if row.judged.verdict not in NOTHING]
+    return f"{sum(row.judged.good for row in ran)}/{len(ran)}" if ran else "–"
 
 
 def _times(rows: Sequence[Row]) -> str:
-    told = [row.verdict.told_s for row in rows if row.verdict.told_s]
+    told = [row.judged.told_s for row in rows if row.judged.told_s]
     return f"{median(told):.1f} s, {max(told):.1f} s" if told else "–"
 
 
 def summary(subject: str, rows: Sequence[Row], listed: Sequence[known.Listed]) -> tuple[str, int]:
     """The table, what is bad by kind of badness, and how many cells are bad and not listed, or listed and good."""
-    ran = [row for row in rows if row.verdict.verdict not in NOTHING]
-    good = sum(row.verdict.good for row in ran)
-    nothing = Counter(row.verdict.verdict for row in rows if row.verdict.verdict in NOTHING)
+    ran = [row for row in rows if row.judged.verdict not in NOTHING]
+    good = sum(row.judged.good for row in ran)
+    nothing = Counter(row.judged.verdict for row in rows if row.judged.verdict in NOTHING)
     left = "".join(f", {count} {what}" for what, count in nothing.items())
-    worst = Counter(row.verdict.verdict for row in ran if not row.verdict.good)
+    worst = Counter(row.judged.verdict for row in ran if not row.judged.good)
     bad = ", ".join(f"{worst[what]} {what}" for what in BAD if worst[what]) or "none bad"
     lines = [f"# {subject}: {good} of {len(ran)} cells good ({bad}){left}", "", table(rows)]
     surprising = known.surprises(subject, rows, listed)

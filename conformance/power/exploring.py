@@ -54,8 +54,8 @@ def _met_by_faults(identity: str, asked: Asked, folder: Path) -> Mapping[str, An
         sound = folder / "sound"
         _run("faults", ["--subject", "impl", "--select", row.cell.id, "--jobs", "1", "--out", str(sound)], _START_S)
         if not _bad(sound):
-            witness = f"{row.cell.id}: {row.verdict.why}"
-            return {"killed": True, "by": MATRIX, "outcome": row.verdict.verdict, "witness": witness}
+            witness = f"{row.cell.id}: {row.judged.why}"
+            return {"killed": True, "by": MATRIX, "outcome": row.judged.verdict, "witness": witness}
     return {"killed": False}
 
 

@@ -157,7 +157,7 @@ def test_a_subject_that_is_bad_on_purpose_gets_the_verdict_that_it_deserves(clus
     cell = Cell("raise", "first bucket", "live", "DDP")
     assert cell.world == 2
     row = run_one(cell, cluster, f"conformance.tests.faulty_subjects:{name}")
-    assert row.verdict.verdict == verdict, row.verdict.why
+    assert row.judged.verdict == verdict, row.judged.why
 
 
 def report(steps, ranks, made):
