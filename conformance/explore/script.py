@@ -12,32 +12,19 @@ from .program import Program
 from .source import source
 from .tolerance import Tolerance
 
-_PLACES = {
-    "DistributedDataParallel": "from torch.nn.parallel import DistributedDataParallel",
-    "Join": "from torch.distributed.algorithms.join import Join",
-    "Joinable": "from torch.distributed.algorithms.join import Joinable",
-    "JoinHook": "from torch.distributed.algorithms.join import JoinHook",
-    "ZeroRedundancyOptimizer": "from torch.distributed.optim import ZeroRedundancyOptimizer",
-    "BuiltinCommHookType": "from torch.distributed import BuiltinCommHookType",
-    "_BufferCommHookLocation": "from torch.nn.parallel.distributed import _BufferCommHookLocation",
-    "_MixedPrecision": "from torch.nn.parallel.distributed import _MixedPrecision",
-    "default_hooks": "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks",
-    "powerSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook",
-    "post_localSGD_hook": "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook",
-    "hook_with_zero_step": (
-        "from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step"
-    ),
-    "hook_with_zero_step_interleaved": (
-        "from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step_interleaved"
-    ),
-}
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+#: the module in which torch has a name, and ours where that is not ``impl`` itself
+_TORCHS = {
+    "DistributedDataParallel": "torch.nn.parallel", "ZeroRedundancyOptimizer": "torch.distributed.optim",
+    "BuiltinCommHookType": "torch.distributed",
+    **dict.fromkeys(("Join", "Joinable", "JoinHook"), "torch.distributed.algorithms.join"),
+    **dict.fromkeys(("_BufferCommHookLocation", "_MixedPrecision"), "torch.nn.parallel.distributed"),
+    **dict.fromkeys(("default_hooks", "powerSGD_hook", "post_localSGD_hook"), _HOOKS),
+    **dict.fromkeys(("hook_with_zero_step", "hook_with_zero_step_interleaved"), f"{_HOOKS}.ddp_zero_hook"),
+}  # fmt: skip
 _OURS = {
-    "_BufferCommHookLocation": "from impl.ddp import _BufferCommHookLocation",
-    "_MixedPrecision": "from impl.ddp import _MixedPrecision",
-    "BuiltinCommHookType": "from impl.ddp import BuiltinCommHookType",
-    "default_hooks": "from impl.ddp.hooks import default_hooks",
-    "powerSGD_hook": "from impl.ddp.hooks import powerSGD_hook",
-    "post_localSGD_hook": "from impl.ddp.hooks import post_localSGD_hook",
+    **dict.fromkeys(("_BufferCommHookLocation", "_MixedPrecision", "BuiltinCommHookType"), "impl.ddp"),
+    **dict.fromkeys(("default_hooks", "powerSGD_hook", "post_localSGD_hook"), "impl.ddp.hooks"),
 }
 
 RUN = """
@@ -136,7 +123,8 @@ def script(program: Program, subject: str = "torch", found: str = "") -> str:
     title = found.splitlines()[0][:110] if found else "A training program, compared with one process."
     title = title.replace("\\", "/").replace('"""', "'''")
     repeat = f"python -m conformance explore --subject {subject} --program '{program.json()}'"
-    names = [f"{_OURS.get(n, f'from impl import {n}') if subject == 'impl' else _PLACES[n]}" for n in used_names(text)]
+    modules = {name: _OURS.get(name, "impl") if subject == "impl" else _TORCHS[name] for name in used_names(text)}
+    names = [f"from {module} import {name}" for name, module in modules.items()]
     standard = ["import contextlib", "import copy", "import dataclasses", "import os", "import pickle",
                 "import queue", "import sys", "import tempfile", "import time", "from datetime import timedelta",
                 "from math import inf, isfinite, isnan, nan",

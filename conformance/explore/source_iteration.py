@@ -38,9 +38,9 @@ def iteration(program: Program, block: int) -> Iterator[str]:
         yield "counter.step()"
 
 
-def indented(lines: Iterator[str] | list[str], by: int = 1) -> list[str]:
-    """The lines, so many levels further in."""
-    return [textwrap.indent(line, "    " * by) for line in lines]
+def indented(lines: Iterator[str] | list[str]) -> list[str]:
+    """The lines, one level further in."""
+    return [textwrap.indent(line, "    ") for line in lines]
 
 
 def _under(head: str, body: list[str]) -> list[str]:

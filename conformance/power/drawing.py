@@ -62,9 +62,9 @@ class Pool:
         self.sources = sources
 
     @staticmethod
-    def of_impl(root: Path = ROOT) -> Pool:
-        """Of the implementation as it lies there, without its tests."""
-        return Pool(read(root))
+    def of_impl() -> Pool:
+        """Of the implementation, without its tests."""
+        return Pool(read())
 
     @cached_property
     def by_line(self) -> dict[tuple[str, int], list[Mutant]]:
@@ -107,8 +107,8 @@ class Pool:
         return next((mutant for mutant in own if mutant.id == identity), None)
 
 
-def read(root: Path = ROOT) -> dict[str, str]:
+def read() -> dict[str, str]:
     """The sources of impl by path, without its tests."""
-    home = root / PACKAGE
+    home = ROOT / PACKAGE
     paths = [path for path in sorted(home.rglob("*.py")) if "tests" not in path.relative_to(home).parts]
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}

@@ -79,7 +79,7 @@ def _read(path: Path) -> Outcome:
 def judge(outcomes: list[Outcome], trace: bool, seconds: float) -> Run:
     """The run, with a witness where something went wrong, and a note where ranks that finished did not agree."""
     if all(isinstance(outcome, Finished) for outcome in outcomes):
-        parted = first_difference([outcome.trace for outcome in outcomes], outcomes) if trace else ""
+        parted = first_difference(outcomes) if trace else ""
         notes = (f"All ranks finished, but their collectives differ: {parted}",) if parted else ()
         return Run(tuple(outcomes), seconds, notes=notes)
     seen = witness(outcomes) if trace else ""

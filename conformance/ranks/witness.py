@@ -7,30 +7,25 @@ from collections.abc import Iterable, Sequence
 
 from .outcomes import Died, Event, Finished, Hung, Outcome, Raised
 
-Traces = Sequence[Sequence[Event]]
-
 _ONE_TO_ONE = ("send", "recv", "recv_anysource")  # not the whole group's
 _SIZES_MAY_DIFFER = ("all_to_all", "all_to_all_single", "all_gather", "all_gather_coalesced")
 
 
 def witness(outcomes: Sequence[Outcome]) -> str:
     """What went wrong between the ranks, as far as their recorded collectives tell."""
-    traces = [outcome.trace for outcome in outcomes]
-    parted = first_difference(traces, outcomes)
+    parted = first_difference(outcomes)
     if parted:
         return parted
-    stuck = [rank for rank, outcome in enumerate(outcomes) if isinstance(outcome, Hung)]
-    if not stuck:
-        return ""
-    return f"The recorded collectives do not differ; {_where(stuck, traces)}."
+    stuck = {rank: outcome.trace for rank, outcome in enumerate(outcomes) if isinstance(outcome, Hung)}
+    return f"The recorded collectives do not differ; {_where(stuck)}." if stuck else ""
 
 
-def first_difference(traces: Traces, outcomes: Sequence[Outcome] | None = None) -> str:
+def first_difference(outcomes: Sequence[Outcome]) -> str:
     """The first collective that is not the same on all ranks of its group; empty if there is none.
 
-    ``outcomes`` say what became of a rank that stopped early, and where nothing is known to be running it is only said
-    what each started.
+    Where nothing is known to be running it is only said what each started.
     """
+    traces = [outcome.trace for outcome in outcomes]
     for name, members in _groups(traces):
         mine = {rank: _on(traces[rank], name, members) for rank in members if rank < len(traces)}
         for index in range(max(len(events) for events in mine.values())):
@@ -42,7 +37,7 @@ def first_difference(traces: Traces, outcomes: Sequence[Outcome] | None = None) 
     return ""
 
 
-def _groups(traces: Traces) -> list[tuple[str, tuple[int, ...]]]:
+def _groups(traces: Sequence[Sequence[Event]]) -> list[tuple[str, tuple[int, ...]]]:
     """Every group that occurs, those in which somebody still waits first, the default group before others."""
     waits: dict[tuple[str, tuple[int, ...]], bool] = {}
     for trace in traces:
@@ -89,17 +84,16 @@ def _missing(
     index: int,
     here: dict[int, Event],
     mine: dict[int, list[Event]],
-    outcomes: Sequence[Outcome] | None,
+    outcomes: Sequence[Outcome],
 ) -> str:
     """Some ranks stopped after ``index`` collectives, the others went on."""
     fewer = [rank for rank in mine if rank not in here]
     ahead = list(here)
     event = here[ahead[0]]
     waits = not all(one.done for one in here.values())
-    end = _ends(fewer, outcomes) if outcomes else ""
     count = f"{index} collective{'' if index == 1 else 's'}"
     tail = f"{_ranks(ahead)} {_verb(ahead, waits)} {_whose(ahead)} {_ordinal(index + 1)}: {event}"
-    return f"{_ranks(fewer)} started {count} on group {name}{end}; {tail}."
+    return f"{_ranks(fewer)} started {count} on group {name}{_ends(fewer, outcomes)}; {tail}."
 
 
 def _whose(ranks: list[int]) -> str:
@@ -124,11 +118,11 @@ def _end(outcome: Outcome) -> str:
             return f"waited elsewhere, in {waiting[-1]} on group {waiting[-1].group}" if waiting else "hung elsewhere"
 
 
-def _where(stuck: list[int], traces: Traces) -> str:
+def _where(stuck: dict[int, tuple[Event, ...]]) -> str:
     """What ranks that hang without any difference are doing."""
     parts = []
-    for rank in stuck:
-        waiting = [event for event in traces[rank] if not event.done]
+    for rank, trace in stuck.items():
+        waiting = [event for event in trace if not event.done]
         last = f"in {waiting[-1]} on group {waiting[-1].group}" if waiting else "outside of any collective"
         parts.append(f"rank {rank} hangs {last}")
     return "; ".join(parts) + " (see the stacks)"
