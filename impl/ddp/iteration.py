@@ -163,7 +163,7 @@ class Iteration:
         self.begin()
         due = self.due(Moment.BEFORE_FORWARD)
         if self.session is not None and (due or needed):
-            early = likely and self.buckets_only and not self.session.several_followers
+            early = likely and self.buckets_only and not self.session.several_leaders
             self.session.begin(self.model(), due[0] if due else None, likely=Stage.BUCKETS if early else None)
             self.broken = None  # else it would have refused: nobody was in what is broken off
             if self.recast:
@@ -220,7 +220,7 @@ class Iteration:
         """Called before a stage's first collective. Joined ranks are told of each bucket by itself only where another
         model's may come in between; otherwise all buckets are announced at once, and at the end it is made sure that
         the ranks agree."""
-        if session.several_followers:
+        if session.several_leaders:
             session.announce(self.model(), Stage.BUCKET if stage is Stage.BUCKETS else stage)
         elif stage is Stage.FINISH:
             session.confirm()
@@ -233,6 +233,6 @@ class Iteration:
         Only for a reduction that every rank may shadow, should it not come.
         """
         session = self.session
-        if session is None or session.alone or session.several_followers or not self.buckets_only:
+        if session is None or session.alone or session.several_leaders or not self.buckets_only:
             return
         session.announce_early(self.model(), Stage.BUCKETS)

@@ -247,7 +247,7 @@ class BucketQueue:
         # this reduction is this rank's own affair if only it has inputs, and this is the only model in its join block
         self.alone = (
             session is not None and self._facts.rebuilt and self.only_sums
-            and not session.several_followers and session.alone
+            and not session.several_leaders and session.alone
         )  # fmt: skip
         self._factor = self._transport.factor_before()
 

@@ -99,7 +99,7 @@ class FollowedSession(Protocol):
     """The session of a context that holds a follower, as its joinables see it; ``Session`` is what keeps it."""
 
     team: Team
-    several_followers: bool  # whether more than one joinable leads
+    several_leaders: bool  # whether more than one joinable leads
 
     def watch(self, failure: Exception | None = None) -> None:
         """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""

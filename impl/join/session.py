@@ -70,7 +70,7 @@ class Session(BaseSession):
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(self._followers)
         #: whether more than one joinable leads: their acts may interleave, so they must be announced finely
-        self.several_followers = len(self._leaders) > 1
+        self.several_leaders = len(self._leaders) > 1
         #: the followers that call the roll; begin adds one that comes before them
         self._callers = {place for place in self._followers if place <= min(self._leaders)} | self._leaders
         self._begun: set[int] = set()  # the joinables that have begun since the last roll call, its caller included

@@ -30,8 +30,8 @@ def lone_rank_gives_no_sign_of_life() -> None:
 def two_models_are_announced_as_one() -> None:
     """The buckets of one model are announced all at once though another model's may come in between."""
     edit(
-        "self.several_followers = len(self._leaders) > 1",
-        "self.several_followers = len(self._leaders) > 1 and len(joinables) > 2",
+        "self.several_leaders = len(self._leaders) > 1",
+        "self.several_leaders = len(self._leaders) > 1 and len(joinables) > 2",
     )
 
 
