@@ -8,12 +8,10 @@ The rank is a process of its own, forked from the agent's own fork server: whate
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,7 +20,7 @@ import torch
 
 from . import stall
 from .backends import NotRunnable, ensure_runnable
-from .files import Folder, size_of, write_whole
+from .files import Folder, size_of
 from .fork_server_client import ForkServerClient, ForkServerFailed
 from .gather import gather
 from .launch import ECHO
@@ -128,9 +126,8 @@ class Agent:
         """Fork a rank, watch over it, hand in what became of it, end it. Whether the driver wants more."""
         try:
             ensure_runnable(order.backend, 1)
-            with self._pool() as pool:
-                if not self._carried_out(pool, self._mine(order), stall_s):
-                    return False
+            if not self._carried_out(self._mine(order), stall_s):
+                return False
         except (ForkServerFailed, NotRunnable) as error:
             self._say("broken", str(error))
         else:
@@ -144,26 +141,19 @@ class Agent:
         device = self.device % max(1, torch.accelerator.device_count())  # some launchers show each process its own only
         return replace(order, first=self.rank, device=device, environ=environ, cwd=cwd)
 
-    @contextlib.contextmanager
-    def _pool(self) -> Iterator[RankPool]:
+    def _carried_out(self, order: Order, stall_s: float) -> bool:
         pool = RankPool(self._ready_fork_server(), 1, first=self.rank)
         try:
-            yield pool
+            with pool.started(order) as folder:
+                if not self._attend(pool, folder, stall_s):
+                    return False
+                (outcome,) = gather(pool, folder, order.trace)
+                self._say("outcome", outcome)
+                if os.environ.get(ECHO):
+                    pool.echo()
+                return self._next() == ("dismiss",)  # by now every rank has an outcome: nobody needs its sockets
         finally:
             pool.dismiss()
-
-    def _carried_out(self, pool: RankPool, order: Order, stall_s: float) -> bool:
-        folder = Folder(pool.folder.path / f"run{order.number}")
-        folder.path.mkdir()
-        write_whole(folder.order, pickle.dumps(order))
-        pool.start(folder)
-        if not self._attend(pool, folder, stall_s):
-            return False
-        (outcome,) = gather(pool, folder, order.trace)
-        self._say("outcome", outcome)
-        if os.environ.get(ECHO):
-            pool.echo()
-        return self._next() == ("dismiss",)  # by now every rank has an outcome: nobody needs this one's sockets
 
     def _attend(self, pool: RankPool, folder: Folder, stall_s: float) -> bool:
         """Tell the driver how the rank fares until it has heard enough. Whether it wants the outcome."""

@@ -6,8 +6,6 @@ import atexit
 import contextlib
 import itertools
 import os
-import pickle
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +14,6 @@ from typing import Any
 
 from ..subjects import Subject
 from .backends import LOOPBACK, ensure_runnable
-from .files import Folder, write_whole
 from .fork_server_client import NO_DNS, ONE_THREAD, ForkServerClient
 from .gather import explained, gather, judge, puzzling, watch
 from .order import Order, main_module, pack
@@ -170,9 +167,7 @@ class Cluster:
     def _carry_out(self, order: Order, limit_s: float, stall_s: float, keep: str | None = None) -> Run:
         """``keep``: for whose runs the ranks may be used again, if they may."""
         start = time.monotonic()
-        with self._pool(order.world, keep) as pool, _folder_in(pool, order.number) as folder:
-            write_whole(folder.order, pickle.dumps(order))
-            pool.start(folder)
+        with self._pool(order.world, keep) as pool, pool.started(order) as folder:
             watch(pool, folder, limit_s, stall_s, self.most_times, self._when_idle)
             outcomes = gather(pool, folder, order.trace)
             if os.environ.get(ECHO):
@@ -204,14 +199,4 @@ def _variables() -> dict[str, str]:
     while True:
         with contextlib.suppress(KeyError):
             return dict(os.environ)
-
-
-@contextlib.contextmanager
-def _folder_in(pool: RankPool, number: int) -> Iterator[Folder]:
-    path = pool.folder.path / f"run{number}"
-    path.mkdir()
-    try:
-        yield Folder(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 

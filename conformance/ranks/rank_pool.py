@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 import select
 import shutil
@@ -10,12 +11,13 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from .control_socket import ANSWERED, FREE, REPORTED
-from .files import Folder, size_of, tail
+from .files import Folder, size_of, tail, write_whole
 from .fork_server_client import STACKS_SIGNAL, ForkServerClient
+from .order import Order
 
 _NO_NAME = "The hostname of the client socket cannot be retrieved"  # torch's complaint about NO_DNS
 _STACKS_LIMIT_S = 5.0  # a process that cannot even be interrupted (stopped, or stuck in a disk wait) writes none
@@ -43,12 +45,20 @@ class RankPool:
         self.listen(0.0)
         return not self.ended and not self._closed and not any(map(_is_ending, self.pids))
 
-    def start(self, run: Folder) -> None:
-        """Have every rank do the order that lies in ``run``."""
+    @contextlib.contextmanager
+    def started(self, order: Order) -> Iterator[Folder]:
+        """Have every rank do what is ordered; the folder of this run, which is there for the time of the block."""
+        folder = Folder(self.folder.path / f"run{order.number}")
+        folder.path.mkdir()
+        write_whole(folder.order, pickle.dumps(order))
         self.runs += 1
         self._said = [set() for _ in range(self.world)]
         for rank in range(self.world):
-            self._tell(rank, f"do {run.path}")
+            self._tell(rank, f"do {folder.path}")
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder.path, ignore_errors=True)
 
     def listen(self, limit_s: float) -> None:
         """Wait until some rank says something or ends, at most ``limit_s``."""
