@@ -61,11 +61,6 @@ class FailureNotes:
         #: when this rank first met another's note in a wait that could be waited on
         self._met: float | None = None
 
-    @staticmethod
-    def of(team: Team) -> FailureNotes:
-        """The notes of the session that this rank begins now."""
-        return FailureNotes(team, record_of(team).next_session_key(), store_with_deadline(team.group))
-
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
         try:
@@ -152,7 +147,8 @@ class SessionFailures:
 
     def begin(self) -> None:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
-        self._notes = FailureNotes.of(self._team)
+        key, store = record_of(self._team).next_session_key(), store_with_deadline(self._team.group)
+        self._notes = FailureNotes(self._team, key, store)
         self._notes.make_sure_of_step()
 
     def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
@@ -183,7 +179,7 @@ class SessionFailures:
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
         if not isinstance(error, InputsExhausted):
-            in_step.doubt(self._team)
+            record_of(self._team).in_doubt = True
         if self._is_known(error):
             return
         first = self._notes.first()

@@ -20,11 +20,6 @@ _LONGEST_WAIT = timedelta(minutes=5)
 _LOOK_EVERY_S = 0.05
 
 
-def doubt(team: Team) -> None:
-    """A session over this group has ended by an exception on this rank."""
-    record_of(team).in_doubt = True
-
-
 def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None:
     """Tell the peers how many collectives this rank has started; compare where an earlier context has failed here.
 

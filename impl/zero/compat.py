@@ -13,7 +13,7 @@ SENT_FROM_BACKWARD = "with overlap_with_ddp=True parameters are sent from inside
 
 
 def partition_parameters(
-    shard: Shard, params_per_rank: Sequence[Sequence[torch.Tensor]] | None = None
+    shard: Shard, params_per_rank: Sequence[Sequence[torch.Tensor]] | None
 ) -> list[list[Group]]:
     """The parameter groups of every rank, by rank; with a partition, those of that one, checked."""
     if params_per_rank is None:

@@ -15,7 +15,7 @@ from .shard import Shard
 class Mirror:
     """The copies of one ZeroRedundancyOptimizer's shards; its method ``keep_mirror`` makes it, on every rank."""
 
-    def __init__(self, shard: Shard, publisher: Publisher, distance: int, former: Mirror | None = None) -> None:
+    def __init__(self, shard: Shard, publisher: Publisher, distance: int, former: Mirror | None) -> None:
         """``former``: the one that it replaces, whose steps have other numbers than ours."""
         self._shard = shard
         self._publisher = publisher

@@ -418,7 +418,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         """Send the parameters that group rank ``rank`` owns; call it on every rank."""
         if self.overlap is not None:
             raise AssertionError(compat.SENT_FROM_BACKWARD)
-        self._publisher.publish(owner=rank)
+        self._publisher.transfers().publish_of(GroupRank(rank))
 
 
 class _ZeROJoinHook(FollowingHook):

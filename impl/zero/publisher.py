@@ -52,13 +52,9 @@ class Publisher:
             self._transfers, self._made_for = transfers, present
         return transfers
 
-    def publish(self, watch: Watch | None = None, owner: int | None = None) -> None:
-        """Send the owners' (or one owner's) present values to everyone, and wait until all have arrived."""
-        transfers = self.transfers()
-        if owner is None:
-            transfers.publish(watch)
-        else:
-            transfers.publish_of(GroupRank(owner), watch)
+    def publish(self, watch: Watch | None = None) -> None:
+        """Send the owners' present values to everyone, and wait until all have arrived."""
+        self.transfers().publish(watch)
 
     def between_evaluations(
         self, closure: Callable[..., Any], check: Callable[[bool], bool] | None = None, watch: Watch | None = None
@@ -147,7 +143,7 @@ class Transfers:
                     if movable:
                         self._flats[kind, owner] = self._flattened(movable), movable
 
-    def publish(self, watch: Watch | None = None) -> None:
+    def publish(self, watch: Watch | None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
         if self._team.size == 1:
             return
@@ -155,12 +151,12 @@ class Transfers:
             self._publications = [self._publication(kind) for kind in self._shards]
         _bring(self._publications, watch)
 
-    def publish_of(self, owner: GroupRank, watch: Watch | None = None) -> None:
+    def publish_of(self, owner: GroupRank) -> None:
         """Send one owner's present values to everyone, and wait until they have arrived."""
         if self._team.size == 1:
             return
         for kind in self._shards:
-            _bring([Broadcasts(self._transfers_of(owner, kind))], watch)
+            _bring([Broadcasts(self._transfers_of(owner, kind))], None)
 
     def stale(self) -> bool:
         """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""

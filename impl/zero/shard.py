@@ -295,10 +295,10 @@ class Shard:
         finally:
             optim.state = held
 
-    def load_local(self, states: Mapping[Any, Any], further: Mapping[str, Any] | None = None) -> None:
+    def load_local(self, states: Mapping[Any, Any], further: Mapping[str, Any] | None) -> None:
         """Let the local optimizer take these states (by parameter) and the exposed settings.
 
-        ``further``: what else its state is to hold; by default what it holds now.
+        ``further``: what else its state is to hold; None: what it holds now.
         """
         members = [group["params"] for group in self.optim.param_groups]  # in the optimizer's own order
         place_of = {id(p): place for place, p in enumerate(p for params in members for p in params)}

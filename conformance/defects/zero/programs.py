@@ -338,7 +338,11 @@ def group_that_the_local_optimizer_refuses_stays() -> None:
 @defect("ZERO-008")
 def parts_of_a_step_send_nothing() -> None:
     """Who sends parameters apart from the step sends the first rank's only."""
-    edit("    self._publisher.publish()\n", "    self._publisher.publish(owner=0)\n", within="_sync_params")
+    edit(
+        "    self._publisher.publish()\n",
+        "    self._publisher.transfers().publish_of(GroupRank(0))\n",
+        within="_sync_params",
+    )
 
 
 @defect("ZERO-008")

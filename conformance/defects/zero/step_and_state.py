@@ -356,7 +356,7 @@ def whole_state_stays_with_the_asker() -> None:
 @defect("ZERO-007")
 def one_owner_is_asked_for_and_all_send() -> None:
     """Sending one rank's part sends every rank's, so that nobody keeps a value of his own until his turn."""
-    edit("transfers.publish_of(GroupRank(owner), watch)", "transfers.publish(watch)")
+    edit("transfers().publish_of(GroupRank(rank))", "publish()")
 
 
 @defect("ZERO-017")
