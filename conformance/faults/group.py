@@ -113,7 +113,9 @@ def _corrupt(args: Any) -> None:
 
 
 def _skipped(_group: FaultyGroup, _start: Start, args: Any, _kwargs: Any, _subject: int) -> Any:
-    return _over(list(tensors_in(args)))
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(list(tensors_in(args)))
+    return FutureWork(future)
 
 
 def _repeated(_group: FaultyGroup, start: Start, args: Any, kwargs: Any, _subject: int) -> Any:
@@ -172,13 +174,6 @@ _CHANGES: dict[str, Callable[[FaultyGroup, Start, Any, Any, int], Any]] = {
     "corrupted": _corrupted, "skipped": _skipped, "repeated": _repeated, "swapped": _swapped,
     "another size": _another_size, "another dtype": _another_dtype,
 }  # fmt: skip
-
-
-def _over(tensors: list[torch.Tensor]) -> Any:
-    """The handle of a collective that has ended."""
-    future: torch.futures.Future[Any] = torch.futures.Future()
-    future.set_result(tensors)
-    return FutureWork(future)
 
 
 def _mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
