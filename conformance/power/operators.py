@@ -78,6 +78,11 @@ _BOUNDS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
 _EQUALITIES = {
     ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not", ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in"
 }  # fmt: skip
+_SYMBOLS: dict[type[ast.AST], str] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
+    ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
+    ast.FloorDiv: "//", ast.Mod: "%",
+}  # fmt: skip
 _ARITHMETIC = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "//"}
 #: names of the field that are taken for one another
 _PAIRS = (
@@ -120,7 +125,7 @@ def comparisons(node: ast.AST, place: Place) -> Found:
     for name, table in (("bound shifted", _BOUNDS), ("comparison inverted", _EQUALITIES)):
         if type(op) in table:
             between = place.text.source[left_end:right_start]
-            before, after = _around(between, _symbol(op))
+            before, _, after = between.partition(_SYMBOLS[type(op)])
             yield name, (left_end, right_start), f"{before}{table[type(op)]}{after}"
 
 
@@ -132,7 +137,7 @@ def junctions(node: ast.AST, place: Place) -> Found:
     for left, right in itertools.pairwise(node.values):
         start, end = place.text.span(left)[1], place.text.span(right)[0]
         if len(node.values) == 2:
-            before, after = _around(place.text.source[start:end], word)
+            before, _, after = place.text.source[start:end].partition(word)
             yield "and/or swapped", (start, end), f"{before}{other}{after}"
     for index in range(len(node.values)):
         rest = [place.text.of(value) for at, value in enumerate(node.values) if at != index]
@@ -150,20 +155,6 @@ def negations(node: ast.AST, place: Place) -> Found:
 def _is_inverted_anyway(node: ast.expr) -> bool:
     """Whether this is a comparison that ``comparisons`` inverts, which is the same as negating it."""
     return isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _EQUALITIES
-
-
-def _symbol(op: ast.cmpop) -> str:
-    words = {
-        ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is",
-        ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
-    }  # fmt: skip
-    return words[type(op)]
-
-
-def _around(between: str, word: str) -> tuple[str, str]:
-    """What stands before and after an operator between its operands: brackets, spaces."""
-    before, _, after = between.partition(word)
-    return before, after
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -298,8 +289,7 @@ def arithmetic(node: ast.AST, place: Place) -> Found:
     """One operation taken for another; adding taken for setting."""
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC and not any(map(_is_text, (node.left, node.right))):
         start, end = place.text.span(node.left)[1], place.text.span(node.right)[0]
-        symbol = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"}
-        before, after = _around(place.text.source[start:end], symbol[type(node.op)])  # type: ignore[index]
+        before, _, after = place.text.source[start:end].partition(_SYMBOLS[type(node.op)])
         yield "arithmetic", (start, end), f"{before}{_ARITHMETIC[type(node.op)]}{after}"
     if isinstance(node, ast.AugAssign):
         yield "added taken for set", node, f"{place.text.of(node.target)} = {place.text.of(node.value)}"
@@ -325,7 +315,7 @@ def statements(node: ast.AST, place: Place) -> Found:
         yield "early return", (start, start), "return\n" + " " * node.col_offset
     if isinstance(node, ast.With) and all(item.optional_vars is None for item in node.items):
         start, end = place.text.span(node)[0], place.text.span(node.items[-1].context_expr)[1]
-        yield "context left out", (start, _before_colon(place.text, end)), "if True"
+        yield "context left out", (start, place.text.source.index(":", end)), "if True"
 
 
 def _is_deletable(node: ast.stmt, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -344,10 +334,6 @@ def _returns_nothing(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _before_colon(text: Text, end: int) -> int:
-    return text.source.index(":", end)
 
 
 OPERATORS: tuple[Operator, ...] = (
