@@ -96,31 +96,21 @@ class _FollowedJoinConfig(_JoinConfig):
 
 
 class FollowedSession(Protocol):
-    """The session of a context that holds a follower, as its joinables see it; ``Session`` is what keeps it."""
+    """The session of a context that holds a follower, as far as ZeRO knows it; ``Session`` is what keeps it."""
 
     team: Team
-    several_leaders: bool  # whether more than one joinable leads
 
     def watch(self, failure: Exception | None = None) -> None:
         """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""
 
-    def begin(self, joinable: Joinable, act: int | None = None, *, likely: int | None = None) -> None:
+    def begin(self, joinable: Joinable, act: int | None = None) -> None:
         """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given."""
 
     def announce(self, joinable: Joinable, act: int) -> None:
         """Say, before its first collective, that ``act`` follows."""
 
-    def announce_early(self, joinable: Joinable, act: int) -> None:
-        """Say, without waiting, that ``act`` will be announced."""
-
     def follow_to(self, joinable: Joinable, act: int) -> None:
         """On a joined rank, in a hook that live ranks call, too: go on following them until this act is done."""
-
-    def confirm(self) -> None:
-        """Read the message in flight, if one is."""
-
-    def refuse_to_go_on(self) -> None:
-        """RuntimeError if an exception that was caught inside the block has broken off an iteration."""
 
     @property
     def live(self) -> bool:
@@ -131,28 +121,12 @@ class FollowedSession(Protocol):
         """Whether this rank has run out of inputs and follows the ranks that have not."""
 
     @property
-    def active(self) -> int:
-        """Number of active ranks in the current iteration."""
-
-    @property
     def active_ranks(self) -> tuple[GroupRank, ...]:
         """The active ranks, ascending."""
 
     @property
     def source(self) -> GroupRank:
         """The highest active rank."""
-
-    @property
-    def likely_source(self) -> GroupRank:
-        """The source as told by the message before the last one."""
-
-    @property
-    def everyone_active(self) -> bool:
-        """Whether no rank is known to have run out."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether this rank is the only one that has inputs."""
 
 
 class Joinable(ABC):
