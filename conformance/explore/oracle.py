@@ -39,7 +39,7 @@ class Oracle:
     """Trains the replicas side by side."""
 
     def __init__(self, program: Program, module: Any, shaken: int | None = None) -> None:
-        self.program, self.text = program, module
+        self.program, self.module = program, module
         self.shaking = None if shaken is None else torch.Generator().manual_seed(shaken)
         self.synced_buffers = not program.has("buffer sync")
         self.source: Replica | None = None  # of the buffers, so far
@@ -54,25 +54,25 @@ class Oracle:
             if program["frozen"] == "until the second block":
                 replica.model.module.freezing.requires_grad_(False)  # type: ignore[union-attr, operator]
             if program.has("averaged"):
-                replica.averaged = torch.optim.swa_utils.AveragedModel(replica.model.module, avg_fn=self.text.halfway)
+                replica.averaged = torch.optim.swa_utils.AveragedModel(replica.model.module, avg_fn=self.module.halfway)
 
     def _replica(self, rank: int) -> Replica:
         program, offset = self.program, 0 if self.program.has("start") else rank
-        model = self.text.Model()
-        self.text.fill(model, offset)
+        model = self.module.Model()
+        self.module.fill(model, offset)
         ignored = frozenset(["ignored.weight", "ignored.bias"] if program.has("ignored") else [])
         wrapped = Wrapped(self._cast(model), ignored)
         if program["use"] == "without gradient":
             wrapped.trained = [name for name in wrapped.trained if not name.startswith("extra.")]
         if program.has("gradient dtype"):
-            self.text.keep_wider([getattr(model, name.split(".")[1]) for name in kept_wider(program)])
+            self.module.keep_wider([getattr(model, name.split(".")[1]) for name in kept_wider(program)])
         if program.has("parameter hooks"):
-            self.text.hook_parameters(model)
+            self.module.hook_parameters(model)
         replica = Replica(rank, wrapped)
         self._step_anew(replica, in_two=program.has("param groups"))
         if program.has("second model"):
             second = nn.Linear(4, 4)
-            self.text.fill(second, offset)
+            self.module.fill(second, offset)
             replica.other = Wrapped(self._cast(second))
             replica.descent = torch.optim.SGD(second.parameters(), lr=LR)
         return replica
@@ -90,10 +90,10 @@ class Oracle:
             parameters, rest = parameters[::2], parameters[1::2]
             replica.further = torch.optim.SGD(rest, lr=LR)
         kind, settings = SETTINGS[self.program["optimizer"]]
-        scope = {"torch": torch, "Counting": getattr(self.text, "Counting", None), "parameters": parameters}
+        scope = {"torch": torch, "Counting": getattr(self.module, "Counting", None), "parameters": parameters}
         replica.optimizer = eval(f"{kind}(parameters, {settings})", scope)
         if self.program.has("step hooks"):
-            self.text.hook_steps(replica.optimizer, replica.calls)
+            self.module.hook_steps(replica.optimizer, replica.calls)
         if self.program.has("rate"):
             replica.schedule = torch.optim.lr_scheduler.ExponentialLR(replica.optimizer, RATE)
 
@@ -172,7 +172,7 @@ class Oracle:
         outputs = self._forwards(active, context, now)
         losses = [self._loss(replica, each) for replica, each in zip(active, outputs, strict=True)]
         if acting and program["forwards"] == "two":
-            seconds = [self.text.loss(each) for each in self._forwards(active, context, now, 2)]
+            seconds = [self.module.loss(each) for each in self._forwards(active, context, now, 2)]
             losses = [second + first for second, first in zip(seconds, losses, strict=True)]
         if program["second model"] == "behind":
             losses = [
@@ -249,7 +249,7 @@ class Oracle:
     def _extra_forwards(self, active: list[Replica], context: bool, now: int) -> None:
         if self.program["accumulation"] == "no_sync":
             for each in self._forwards(active, context, now, 1):
-                self.text.loss(each).backward()
+                self.module.loss(each).backward()
             self.unsure = max(self.unsure, 2) if self.synced_buffers else 0
         if self.program["forwards"] == "failing":
             unsure = self.unsure
@@ -260,7 +260,7 @@ class Oracle:
 
     def _loss(self, replica: Replica, outputs: Any) -> torch.Tensor:
         """What the first forward of an iteration is trained on."""
-        loss: torch.Tensor = self.text.loss(outputs)
+        loss: torch.Tensor = self.module.loss(outputs)
         if self.program["loss"] == "and weights":
             weights = [p for p in replica.model.module.parameters() if p.requires_grad]
             loss = loss + 12 * sum(p.float().sum() for p in weights)
@@ -289,13 +289,13 @@ class Oracle:
             nn.utils.clip_grad_value_(parameters, CLIPPED_VALUE)
 
     def _forward(self, replica: Replica, now: int, again: int = 0) -> Any:
-        batch = self.text.data(replica.rank, now, again)
+        batch = self.module.data(replica.rank, now, again)
         if not again and self.program["loss"] == "and slopes":
             replica.x = batch["x"].requires_grad_()
         module = replica.model.module
         call: Callable[..., Any] = partial(_lowered, module) if self.program.has("lowered") else module
         if self.program.has("autocast"):
-            call = partial(self.text.autocasting, module)
+            call = partial(self.module.autocasting, module)
         if not again and self.program["checkpoint"] == "the whole model":
             call = partial(checkpoint, call, use_reentrant=False)
         match self.program["call"]:
@@ -365,7 +365,7 @@ class Oracle:
         models = [replica.other for replica in active if replica.other is not None]
         for replica, model in zip(active, models, strict=False):
             if self.program["second model"] == "beside":
-                (12 * model.module(self.text.data(replica.rank, now)["x"]).sum()).backward()
+                (12 * model.module(self.module.data(replica.rank, now)["x"]).sum()).backward()
         if models:
             self._reduce(models, by)
 
