@@ -398,6 +398,27 @@ def test_a_hook_may_answer_with_a_part_of_a_larger_tensor(ranks):
                 assert found, f"gradients() are not where buffer() is: {way}"
 
 
+def replace_by_fewer(ctx, as_view):
+    """A hook that puts into the bucket what it would send, which is every second element."""
+    told = []
+
+    def hook(_state, bucket):
+        local = bucket.buffer()
+        bucket.set_buffer(local[::2].clone())
+        told.append(bucket.buffer().numel() == (local.numel() + 1) // 2)
+        return done(local * 3)
+
+    return steps(ctx, hooked(ctx, None, hook, gradient_as_bucket_view=as_view)), told
+
+
+@check("COMM-016", "COMM-001", worlds=(1, 2), scenarios=VIEWS)
+def test_what_a_hook_puts_into_a_bucket_may_have_fewer_elements(ranks, scenario):
+    for rank, (seen, told) in enumerate(ranks(replace_by_fewer, scenario)):
+        assert all(told), f"rank {rank}: the bucket does not hold what was put there"
+        local = alone([rank])
+        assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local]
+
+
 # -- a group whose ranks are not those of the world
 
 

@@ -60,20 +60,55 @@ def train_slopes(ctx):
     return seen
 
 
-@check("DDP-049", "DDP-065", worlds=(1, *MANY), beyond=False)
-def test_a_loss_that_is_made_of_gradients_alone_is_averaged(ranks):
+def means_of_slopes(world, iterations):
+    """One process's gradients of the loss of slopes, by iteration."""
     expected = []
-    for iteration in range(4):
+    for iteration in range(iterations):
         found = []
-        for rank in range(ranks.world):
+        for rank in range(world):
             alone = Slope()
             slope_of(alone, inputs(rank, iteration)).backward()
             found.append(dict(alone.named_parameters()))
-        means = {name: sum(each[name].grad for each in found) / ranks.world for name in found[0]}
+        means = {name: sum(each[name].grad for each in found) / world for name in found[0]}
         expected.append(numbers(means.items()))
+    return expected
+
+
+@check("DDP-049", "DDP-065", worlds=(1, *MANY), beyond=False)
+def test_a_loss_that_is_made_of_gradients_alone_is_averaged(ranks):
+    expected = means_of_slopes(ranks.world, 4)
     expected = [{**means, **({"spare.weight": None} if searches(way) else {})} for way in WAYS for means in expected]
     for rank, seen in enumerate(ranks(train_slopes)):
         assert seen == expected, f"rank {rank}"
+
+
+class Shifted(Slope):
+    """Adds a weight that the slope of the outputs does not depend on."""
+
+    def __init__(self):
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+def train_shifted(ctx):
+    seen = []
+    for options in ({"find_unused_parameters": True}, {"find_unused_parameters": True, "bucket_cap_mb": TINY_MIB}):
+        model = wrapped(ctx, Shifted(), **options)
+        for iteration in range(3):
+            model.zero_grad(set_to_none=True)
+            slope_of(model, inputs(ctx.rank, iteration).to(ctx.device)).backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-065", "DDP-101", worlds=(1, *MANY), beyond=False)
+def test_where_use_is_searched_a_loss_of_gradients_that_leaves_a_weight_out_is_averaged(ranks):
+    expected = [{**means, "shift": None} for means in means_of_slopes(ranks.world, 3)]
+    for rank, seen in enumerate(ranks(train_shifted)):
+        assert seen == expected * 2, f"rank {rank}"
 
 
 def reach_one_layer(ctx):

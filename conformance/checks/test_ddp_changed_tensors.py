@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
@@ -234,6 +235,71 @@ def test_what_is_frozen_for_a_while_keeps_its_gradient_and_goes_on_from_it(ranks
         for way, seen in told.items():
             for iteration, found in enumerate(seen):
                 assert found == expected[iteration], f"rank {rank}, iteration {iteration}, {way}"
+
+
+class Written(nn.Module):
+    """Writes what one layer makes of a constant into the frozen weight of another, in each forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.maker, self.made = models.scalar(), models.scalar()
+        self.made.weight.requires_grad_(False)
+
+    def forward(self, x):
+        self.made.weight.detach_()
+        self.made.weight.copy_(self.maker(torch.ones_like(self.made.weight)))
+        return self.made(x)
+
+
+def write_into_what_is_frozen(ctx):
+    """The gradients of the layer that is trained; after two iterations a module is put into the model."""
+    told = {}
+    for way in ("copies", "views of several buckets", "views and a search", "views and a static graph"):
+        model, seen = wrapped(ctx, Written(), **WAYS[way]), []
+        for iteration in range(4):
+            model.module.maker.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            seen.append(gradient(model.module.maker.weight))
+            if iteration == 1:
+                model.module.beside = nn.Identity()
+        told[way] = seen
+    return told
+
+
+@check("DDP-058", "DDP-049", worlds=MANY, beyond=False)
+def test_what_a_forward_writes_into_a_frozen_parameter_is_not_trained_for_that(ranks):
+    means = scalar_means((4,) * ranks.world)
+    for rank, told in enumerate(ranks(write_into_what_is_frozen)):
+        for way, seen in told.items():
+            assert seen == means, f"rank {rank}, {way}"
+
+
+def give_sparse_gradients(ctx):
+    """The gradients of an iteration that adds to sparse ones, which the program has put there, and of the next."""
+    told = {}
+    for way in ("copies", "views"):
+        model, seen = wrapped(ctx, two_parts(), **WAYS[way]), []
+        for iteration in range(4):
+            model.zero_grad()
+            if iteration == 2:
+                for parameter in model.parameters():
+                    parameter.grad = torch.full_like(parameter, 3.0).to_sparse()
+            model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            seen.append(gradients(model))
+        told[way] = seen
+    return told
+
+
+@check("DDP-117", "DDP-059", worlds=MANY, beyond=False)
+def test_sparse_gradients_that_a_program_has_put_there_are_added_to(ranks):
+    expected = []
+    for iteration in range(4):
+        batches = [data(rank, iteration) for rank in range(ranks.world)]
+        means = oracle.averaged_gradients(two_parts(), batches, ranks.world)
+        expected.append(numbers((name, mean + 3.0 * (iteration == 2)) for name, mean in means.items()))
+    for rank, told in enumerate(ranks(give_sparse_gradients)):
+        for way, seen in told.items():
+            assert seen == expected, f"rank {rank}, {way}"
 
 
 def thaw(ctx):

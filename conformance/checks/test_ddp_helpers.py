@@ -140,6 +140,26 @@ def test_where_the_forward_ran_counts_parameter_by_parameter_too(ranks):
         assert seen == [mean, local, mean, mean, local], f"rank {rank}"
 
 
+def drop_before_the_reducer(ctx):
+    """A hook of the program's own takes the gradients of one weight away, as soon as they have come."""
+    module, taken = models.Branches(), []
+
+    def take(parameter):
+        taken.append(parameter.grad.item())
+        parameter.grad = None
+
+    module.a.weight.register_post_accumulate_grad_hook(take)
+    model = by_parameter(ctx, module)
+    return [trained(model, mine(ctx), with_b=True) for _ in range(2)], taken
+
+
+@check("DDP-167", worlds=MANY, beyond=False)
+def test_the_python_reducer_passes_over_a_gradient_that_the_program_has_taken_away(ranks):
+    expected = [{"a.weight": None, "b.weight": [mean_of_all(ranks.world)]}] * 2
+    for rank, (seen, taken) in enumerate(ranks(drop_before_the_reducer)):
+        assert (seen, taken) == (expected, [12.0 * (rank + 1)] * 2), f"rank {rank}"
+
+
 def delay_by_parameter(ctx):
     """The gradients of a model of which one layer is delayed; or the refusal."""
     takes(ctx, "delay_all_reduce_named_params")

@@ -12,7 +12,7 @@ from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradient, private, scalar_means
+from conformance.fixtures.training import gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 
 MODES = {
@@ -472,6 +472,48 @@ def leave_a_field_unset(ctx):
 @check("DDP-102", worlds=(1, 2, 3), beyond=False)
 def test_a_field_that_a_forward_leaves_unset_stays_unset_and_the_others_are_searched(ranks):
     assert ranks(leave_a_field_unset) == [[(["value"], mean_of_all(ranks.world), True)] * 6] * ranks.world
+
+
+# -- DDP-102: sequences of different lengths, and an object in which nothing is to be found
+
+
+@dataclass
+class Notes:
+    """What a model keeps from forward to forward, and shows."""
+
+    forwards: int = 0
+
+
+class Packing(nn.Module):
+    """Hands out packed sequences and its notes."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.notes = models.scalar(), models.scalar(), Notes()
+
+    def forward(self, x):
+        self.notes.forwards += 1
+        packed = nn.utils.rnn.pack_sequence([self.a(x.expand(2, 1)), self.a(x)])
+        return {"packed": packed, "notes": self.notes}
+
+
+def pack(ctx):
+    told = []
+    for options in MODES.values():
+        model = wrapped(ctx, Packing(), **options)
+        for _ in range(3):
+            model.zero_grad()
+            out = model(mine(ctx))
+            out["notes"].forwards += 10
+            out["packed"].data.sum().backward()
+            told.append((out["packed"].batch_sizes.tolist(), model.module.notes.forwards, gradients(model)))
+    return told
+
+
+@check("DDP-102", worlds=(1, 2, 3), beyond=False)
+def test_packed_sequences_are_searched_and_what_holds_no_output_comes_back_as_the_same_object(ranks):
+    expected = {"a.weight": [3 * mean_of_all(ranks.world)], "b.weight": None}
+    assert ranks(pack) == [[([2, 1], 11 * count, expected) for count in (1, 2, 3)] * 2] * ranks.world
 
 
 # -- DDP-101, DDP-105: an argument that is handed out as it was

@@ -396,6 +396,28 @@ def test_what_is_left_out_and_then_used_under_no_sync_is_averaged_or_refused(ran
             assert found == {"a.weight": [2 * mean], "b.weight": [mean]}, f"rank {rank}"
 
 
+def clear_what_was_used_inside(ctx):
+    """The same, where what was accumulated under no_sync is cleared before the pass outside."""
+    takes(ctx, "skip_all_reduce_unused_params")
+    options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+    model = wrapped(ctx, models.Branches(), **options)
+    seen = []
+    for iteration in range(5):
+        if iteration > 2:
+            with model.no_sync():
+                model(mine(ctx), with_b=True).sum().backward()
+        model.zero_grad(set_to_none=True)
+        model(mine(ctx)).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-116", worlds=MANY, beyond=False)
+def test_what_is_left_out_and_was_used_under_no_sync_and_cleared_is_left_out_again(ranks):
+    expected = [{"a.weight": [mean_of_all(ranks.world)], "b.weight": None}] * 5
+    assert ranks(clear_what_was_used_inside) == [expected] * ranks.world
+
+
 def leave_out_in_a_static_graph(ctx):
     takes(ctx, "skip_all_reduce_unused_params")
     told = []

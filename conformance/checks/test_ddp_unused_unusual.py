@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from conformance.api import oracle
-from conformance.api.checking import WORLDS, check
+from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, wrapped
 from conformance.fixtures.training import gradients, numbers
+from conformance.ranks import caught
 
 # -- several forwards before one backward
 
@@ -274,3 +275,89 @@ def test_what_a_function_has_added_while_gradients_accumulated_is_averaged(ranks
     mean, first = mean_of_all(ranks.world), 12.0 / ranks.world
     expected = [{"a.weight": [2 * mean], "b.weight": [first]}] * 3
     assert ranks(train_fused, True, {"find_unused_parameters": True}) == [expected] * ranks.world
+
+
+# -- DDP-059: a function of the user's own that passes no gradient on
+
+
+class Stopping(torch.autograd.Function):
+    """A product through which nothing goes backward."""
+
+    @staticmethod
+    def forward(_ctx, x, weight):
+        return x * weight
+
+    @staticmethod
+    def backward(_ctx, _slope):
+        return None, None
+
+
+class StoppingBranches(models.Branches):
+    """Its second branch is trained or only passed, as it is told."""
+
+    def forward(self, x, stop):
+        return self.a(x) + (Stopping.apply(x, self.b.weight) if stop else self.b(x))
+
+
+def accumulate_beside_nothing(ctx):
+    """Gradients are there from before when a backward brings none to the second weight."""
+    seen = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = wrapped(ctx, StoppingBranches(), **options)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, 24.0)
+        for iteration in range(5):
+            if iteration == 3:
+                model.zero_grad()
+            model(mine(ctx), stop=iteration in (0, 1, 4)).sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-059", worlds=(1, *MANY), beyond=False)
+def test_what_a_function_passes_no_gradient_to_keeps_the_average_that_was_there(ranks):
+    mean, sums = mean_of_all(ranks.world), ((24, 1, 0), (24, 2, 0), (24, 3, 1), (0, 1, 1), (0, 2, 1))
+    expected = [{"a.weight": [more + mean * a], "b.weight": [more + mean * b]} for more, a, b in sums]
+    assert ranks(accumulate_beside_nothing) == [expected * 3] * ranks.world
+
+
+# -- DDP-049: a backward that the forward calls by itself
+
+
+class Inside(models.Branches):
+    """Trains its second weight inside of the forward, or both."""
+
+    def forward(self, x, both):
+        (self.a(x) + self.b(x) if both else self.b(x)).sum().backward()
+        return self.a(x).detach() if both else self.a(x)
+
+
+def train_inside(ctx, both):
+    """The error, and the gradients of the iterations before it."""
+    model, seen = wrapped(ctx, Inside(), find_unused_parameters=not both), []
+
+    def train():
+        for _ in range(3):
+            model.zero_grad()
+            out = model(mine(ctx), both=both)
+            if not both:
+                out.sum().backward()
+            seen.append(gradients(model))
+
+    return caught(train), seen
+
+
+@check("DDP-101", worlds=(1, 2, 3), beyond=False)
+def test_a_loss_that_a_forward_differentiates_by_itself_is_averaged_with_that_of_its_outputs(ranks):
+    expected = {"a.weight": [mean_of_all(ranks.world)], "b.weight": [mean_of_all(ranks.world)]}
+    for rank, (error, seen) in enumerate(ranks(train_inside, False)):
+        assert error is None, f"rank {rank}: {error}"
+        assert seen == [expected] * 3, f"rank {rank}"
+
+
+@check("DDP-064", worlds=(2, 3), beyond=False)
+def test_where_a_forward_differentiates_all_that_there_is_gradients_are_averages_or_an_error_comes(ranks):
+    expected = {"a.weight": [mean_of_all(ranks.world)], "b.weight": [mean_of_all(ranks.world)]}
+    for rank, (error, seen) in enumerate(ranks(train_inside, True)):
+        assert error is None or error.is_a(RuntimeError), f"rank {rank}: {error}"
+        assert error is not None or seen == [expected] * 3, f"rank {rank} has local gradients, and nobody says so"

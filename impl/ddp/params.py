@@ -62,6 +62,11 @@ class Managed:
     parameter: nn.Parameter
     sparse: bool
 
+    @property
+    def trained(self) -> bool:
+        """Whether it takes gradients. What a program writes into a frozen one in each forward may have a graph."""
+        return self.parameter.requires_grad and self.parameter.is_leaf
+
 
 def managed_parameters(module: nn.Module, ignored: Collection[str]) -> list[Managed]:
     """All parameters that are ignored under none of their names, each once, in registration order; frozen ones, too."""
@@ -88,7 +93,7 @@ def added(module: nn.Module, ignored: Collection[str], known: Iterable[nn.Parame
     return {
         item.name
         for item in managed_parameters(module, ignored)
-        if item.parameter.requires_grad and item.parameter.is_leaf and id(item.parameter) not in kept
+        if item.trained and id(item.parameter) not in kept
     }
 
 

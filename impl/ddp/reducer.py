@@ -274,7 +274,7 @@ class Reducer:
     def notice_changes(self) -> None:
         """Watch anew if some parameters were cast past the wrapper (``ddp.module.head.double()``) or thawed. All ranks
         ask at the same points: before a forward, and where a join context begins, in which a rank may make none."""
-        if self._frozen and any(item.parameter.requires_grad for item in self._frozen):
+        if self._frozen and any(item.trained for item in self._frozen):
             self.restore_full_values()  # a forward whose backward has not come may have lowered them
             self._take_in_thawed()
         if self._lowered is not None and self._lowered.lowered_now:
@@ -284,8 +284,8 @@ class Reducer:
 
     def _take_in_thawed(self) -> None:
         """Average what is trained now and was not when the model was wrapped; all ranks have its values since then."""
-        thawed = [item for item in self._frozen if item.parameter.requires_grad]
-        self._frozen = [item for item in self._frozen if not item.parameter.requires_grad]
+        thawed = [item for item in self._frozen if item.trained]
+        self._frozen = [item for item in self._frozen if not item.trained]
         first = len(self.parameters)
         self.parameters += [item.parameter for item in thawed]
         specs = [replace(spec, index=first + spec.index) for spec in specs_of(thawed)]

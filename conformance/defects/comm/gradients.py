@@ -57,3 +57,9 @@ def a_bucket_gives_its_own_list_of_gradients() -> None:
 def parts_of_complex_buckets_are_measured_in_complex_numbers() -> None:
     """Where a hook is shown two real numbers for each complex one, the views of its buffer count complex ones."""
     edit("list(map(torch.view_as_real, views))", "views")
+
+
+@defect("COMM-016")
+def what_replaces_a_buffer_must_be_as_long() -> None:
+    """Views of the gradients are looked for in what a hook puts into a bucket, however short that is."""
+    edit("elif buffer.numel() == self._flat.numel():", "else:")

@@ -82,3 +82,9 @@ def models_with_a_layer_in_common_see_each_others_buckets() -> None:
 def only_the_newer_model_knows_of_a_layer_in_common() -> None:
     """Of two models with a layer in common the older one does not hear of the newer: its gradients stay views."""
     edit("        other._beside.add(self)\n", "        pass\n")
+
+
+@defect("DDP-117")
+def every_gradient_is_taken_for_a_dense_one() -> None:
+    """Where a sparse gradient lies is asked for as if it lay in one place."""
+    edit("gradient is None or gradient.layout is not torch.strided or", "gradient is None or")

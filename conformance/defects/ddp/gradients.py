@@ -744,3 +744,31 @@ def a_dropped_model_is_missed_under_no_sync() -> None:
 def a_backward_inside_the_forward_is_not_noticed() -> None:
     """A module that calls backward by itself keeps local gradients."""
     edit("if self._accumulated_inside:", "if False:")
+@defect("DDP-058")
+def what_is_written_into_a_frozen_parameter_thaws_it() -> None:
+    """A frozen parameter into which a forward has written what has a graph is taken for one that is trained."""
+    edit("self.parameter.requires_grad and self.parameter.is_leaf", "self.parameter.requires_grad")
+
+
+@defect("DDP-059")
+def what_was_there_is_compared_without_a_search_too() -> None:
+    """A gradient from before, to which nothing is passed, is compared with what nobody has looked at."""
+    edit("index < len(self._found) and ", "")
+
+
+@defect("DDP-101")
+def a_backward_inside_the_forward_is_refused() -> None:
+    """What a forward has accumulated by itself is refused although its outputs are still to be differentiated."""
+    edit("if sync and left and not any(output.requires_grad for output in outputs):", "if sync and left:")
+
+
+@defect("DDP-064")
+def a_backward_inside_the_forward_goes_unnoticed() -> None:
+    """What a forward has accumulated by itself stays local without a word."""
+    edit("self._accumulated_inside = True", "pass")
+
+
+@defect("DDP-065")
+def a_loss_of_gradients_must_reach_all_weights() -> None:
+    """Under a search, too, a backward past the outputs that leaves a weight out is not reduced."""
+    edit("(missing and not (self.facts.searched or self.usage.learning))", "(missing and not self.usage.learning)")

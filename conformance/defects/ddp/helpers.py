@@ -170,3 +170,9 @@ def by_parameter_in_a_context_is_half_done() -> None:
         "    self._per_parameter.install(self.reducer.parameters, self._after_buckets())\n"
         "    self.reducer.if_thawed = self._per_parameter.watch_thawed\n",
     )
+
+
+@defect("DDP-167")
+def per_parameter_expects_a_gradient() -> None:
+    """A gradient that the program has taken away in a hook of its own is averaged all the same."""
+    edit("gradient is not None and self.due()", "self.due()")

@@ -401,3 +401,19 @@ def forwards_without_a_backward_count_as_well() -> None:
 def left_out_before_all_have_learned() -> None:
     """What no rank has used yet is left out, though some rank has not trained the static graph yet."""
     edit('know("leaves_out", self.skips_unused and not holds_back)', 'know("leaves_out", self.skips_unused)')
+
+
+@defect("DDP-102")
+def objects_without_outputs_are_copied() -> None:
+    """A dataclass in which nothing is replaced comes back as another object."""
+    edit(
+        "    if all(getattr(original, name) is attribute for name, attribute in attributes.items()):\n"
+        "        return original\n",
+        "",
+    )
+
+
+@defect("DDP-116")
+def what_was_cleared_counts_as_used_where_it_is_left_out() -> None:
+    """What was used under no_sync may not be left out again although its gradient was cleared."""
+    edit("if self._since_sync[index] and parameters[index].grad is not None:", "if self._since_sync[index]:")
