@@ -245,10 +245,7 @@ class BucketQueue:
         """The first bucket is about to start: decide what holds for all of them."""
         session = self.iteration.session
         # this reduction is this rank's own affair if only it has inputs, and this is the only model in its join block
-        self.alone = (
-            session is not None and self._facts.rebuilt and self.only_sums
-            and not session.several_leaders and session.alone
-        )  # fmt: skip
+        self.alone = session is not None and self.only_sums and not session.several_leaders and session.alone
         self._factor = self._transport.factor_before()
 
     def start_next(self, unused: Collection[int]) -> None:

@@ -7,8 +7,7 @@ from ..planting import defect, edit
 
 @defect("DDPJ-031")
 def lone_rank_settles_the_buckets_by_itself() -> None:
-    """The last rank with inputs keeps the reduction to itself after which buckets are rebuilt, and rebuilds its own."""
-    edit("self._facts.rebuilt and self.only_sums", "self.only_sums", within="BucketQueue.begin")
+    """A reduction that the last rank with inputs keeps to itself is one after which it rebuilds its own buckets."""
     edit("    if not self._queue.alone:\n        self._note_reduction(agreement)\n",
          "    self._note_reduction(agreement)\n")  # fmt: skip
 
@@ -17,7 +16,6 @@ def lone_rank_settles_the_buckets_by_itself() -> None:
 def lone_rank_keeps_a_static_graph_to_itself() -> None:
     """A reduction of a static graph counts as one that only adds up gradients, from its first iteration on."""
     edit("not (self._facts.use_varies or skips", "not (self._facts.searched or skips")
-    edit("self._facts.rebuilt and self.only_sums", "self.only_sums", within="BucketQueue.begin")
 
 
 @defect("DDPJ-009")
