@@ -14,5 +14,5 @@ def early_announcement_is_not_shadowed() -> None:
 @defect("JOIN-054")
 def who_was_alone_reduces_alone() -> None:
     """A rank that was alone in one context leaves the others out of a reduction that they wait for in the next."""
-    edit("self.alone = (", "self.was_alone = self.alone = (")
+    edit("self.alone = session is not None and", "self.was_alone = self.alone = session is not None and")
     edit("last=last, alone=False)", "last=last, alone=getattr(self, 'was_alone', False))")
