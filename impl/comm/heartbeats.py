@@ -39,7 +39,7 @@ import torch.distributed as dist
 from . import rendezvous, stalls
 from .losses import End, Loss, Losses, follows_from_a_peer
 from .processes import Process, Signs, has_moved
-from .tally import latest
+from .tally import latest_label
 
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
@@ -217,7 +217,7 @@ class Heartbeats:
         self._rendezvous.ran(ran_s)
         if now >= self._next_beat:
             self._next_beat = now + self._beat_s
-            self._tell({"at": latest()})
+            self._tell({"at": latest_label()})
         for peer in list(self._peers):
             peer.silent_s += ran_s
             self._judge(peer)

@@ -64,7 +64,7 @@ class Tally:
         return f"{label}{self.where or ''}"
 
 
-def latest() -> str:
+def latest_label() -> str:
     """The collective that this process has started last, on whatever group; empty before the first."""
     tally = Tally.latest
     return "" if tally is None else tally.place_of(tally.label)

@@ -60,7 +60,7 @@ class ShardMirror(Protocol):
     def restore(self, team: Team, step: int, lost: Collection[int], source: GroupRank) -> None:
         """Go back to what was there after this step, on the ranks of another team; perhaps again, for fewer."""
 
-    def settle(self) -> None:
+    def all_restored(self) -> None:
         """All ranks of that team have gone back."""
 
 
@@ -118,7 +118,7 @@ def regroup(
                 raise
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
-                taken.settle(model, optimizer, mirror)
+                taken.go_on(model, optimizer, mirror)
                 record.regroups += 1
                 record.smaller[tuple(plan["ranks"])] = taken.group
                 record_of(Team.of(taken.group)).smaller = record.smaller
@@ -160,7 +160,7 @@ class _Taken:
     state: tuple[dict[str, Any], Counters] | None  # of an ordinary optimizer
     counted: list[int]  # how many iterations, by each state of a hook that counts them
 
-    def settle(
+    def go_on(
         self, model: DistributedDataParallel, optimizer: torch.optim.Optimizer, mirror: ShardMirror | None
     ) -> None:
         """All ranks have got theirs: go on with it."""
@@ -169,7 +169,7 @@ class _Taken:
             assert self.state is not None
             _load(optimizer, *self.state)
         else:
-            mirror.settle()
+            mirror.all_restored()
         for state, count in zip(_that_count(model), self.counted, strict=True):
             state.iter = count
             if isinstance(state, PowerSGDState):

@@ -389,7 +389,7 @@ def take_over_from_the_last(rank, world):
             "counted": [], "timeout_s": _LIMIT_S}  # fmt: skip
     optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
     taken = survivors._take_over(plan, model.reducer.team, Nobody(), model, optimizer, None, _LIMIT_S)
-    taken.settle(model, optimizer, None)
+    taken.go_on(model, optimizer, None)
     return sorted({tensor.item() for tensor in (*module.parameters(), *module.buffers())})
 
 

@@ -52,7 +52,7 @@ class Mirror:
         """Go back to what was there after this step, on the ranks of another team; call it on each of them.
 
         ``lost``: the group ranks that are not among them. ``source``: a rank of the new team, whose settings count.
-        Until ``settle`` the copies of before are kept, so that it can be called again for fewer ranks.
+        Until ``all_restored`` the copies of before are kept, so that it can be called again for fewer ranks.
         """
         shard, copies = self._shard, self._copies
         known = (portable(copies.settings_after(step) or settings_of(shard.exposed.param_groups)), shard.sent)
@@ -62,7 +62,7 @@ class Mirror:
         self._publisher.publish()
         self._begin(step)
 
-    def settle(self) -> None:
+    def all_restored(self) -> None:
         """All ranks of the new team have gone back: the copies of before are not needed any more."""
         assert self._shard.copies is not None
         self._copies = self._shard.copies

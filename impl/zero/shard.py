@@ -332,14 +332,14 @@ class Shard:
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
-        self._settle(team, plan, held, settings_of(self.exposed.param_groups), self._counted())
+        self._go_on_with(team, plan, held, settings_of(self.exposed.param_groups), self._counted())
 
     def _counted(self) -> Counters:
         """What the local optimizer keeps beside groups and per-parameter state."""
         saves_more = type(self.optim).state_dict is not torch.optim.Optimizer.state_dict
         return counters(self.optim)._replace(further=self.further_entries() if saves_more else None)
 
-    def _settle(
+    def _go_on_with(
         self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
     ) -> None:
         """Go on with these states of what this rank owns now."""
@@ -366,7 +366,7 @@ class Shard:
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
-        self._settle(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counted())
+        self._go_on_with(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counted())
 
     # --- copies of the shard on another rank
 
@@ -397,7 +397,7 @@ class Shard:
             for index, (value, _) in held.items():
                 parameters[index].copy_(value)
         states = {index: state for index, (_, state) in held.items() if state is not None}
-        self._settle(team, plan, states, settings, counted)
+        self._go_on_with(team, plan, states, settings, counted)
         self.consolidated = None
 
 

@@ -151,7 +151,7 @@ def no_op_hook_communicates() -> None:
 @defect("COMM-022")
 def no_op_hook_empties_the_bucket() -> None:
     """The no-op hook returns zeros."""
-    edit("settled(bucket.buffer())", "settled(bucket.buffer() * 0)", within="noop_hook")
+    edit("completed(bucket.buffer())", "completed(bucket.buffer() * 0)", within="noop_hook")
 
 
 @defect("COMM-030")
@@ -590,8 +590,8 @@ def optimizers_in_the_hook_are_given_the_parameters_dtype() -> None:
 @defect("COMM-020")
 def sparse_halves_are_divided_last() -> None:
     """Sparse gradients that a hook has made narrower are added up before they are divided."""
-    edit("return settled(sum_sparse(team, tensor / divisor, label))",
-         "return settled(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
+    edit("return completed(sum_sparse(team, tensor / divisor, label))",
+         "return completed(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
 
 
 @defect("COMM-026")

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from .reduction import GradBucket, settled
+from .reduction import GradBucket, completed
 
 
 def noop_hook(_: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Leave the bucket as it is; every rank keeps its local gradients, so never train with it (COMM-022)."""
-    return settled(bucket.buffer())
+    return completed(bucket.buffer())

@@ -11,7 +11,7 @@ from ...comm.local_groups import new_local_group
 from ...comm.placement import host
 from ...comm.ranks import GroupRank, Team
 from .default_hooks import allreduce_hook
-from .reduction import GradBucket, settled, team_of
+from .reduction import GradBucket, completed, team_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def post_localSGD_hook(state: PostLocalSGDState, bucket: GradBucket) -> torch.fu
     if not local:
         return allreduce_hook(state.process_group, bucket)  # type: ignore[arg-type]
     if not state.post_local_gradient_allreduce:
-        return settled(bucket.buffer())
+        return completed(bucket.buffer())
     if state.subgroup is None or state.subgroup in state._made.values():
         team = team_of(state.process_group, bucket)
         if team.group not in state._made:

@@ -135,8 +135,8 @@ def mean(group: dist.ProcessGroup | None, bucket: GradBucket, tensor: torch.Tens
     label = label_of(what, bucket)
     if tensor.is_sparse:  # its lengths are needed on the host, so it blocks
         if divides_first(tensor.dtype):
-            return settled(sum_sparse(team, tensor / divisor, label))
-        return settled(sum_sparse(team, tensor, label) / divisor)
+            return completed(sum_sparse(team, tensor / divisor, label))
+        return completed(sum_sparse(team, tensor, label) / divisor)
     return after(start_mean(team, divisor, tensor, label), lambda: finish_mean(tensor, divisor))
 
 
@@ -153,7 +153,7 @@ def after(pending: Pending, finish: Callable[[], torch.Tensor]) -> TensorFuture:
     return pending.future().then(on_done)
 
 
-def settled(tensor: torch.Tensor) -> TensorFuture:
+def completed(tensor: torch.Tensor) -> TensorFuture:
     """A completed future of ``tensor`` (COMM-013)."""
     future: TensorFuture = torch.futures.Future(devices=None if tensor.device.type == "cpu" else [tensor.device])
     future.set_result(tensor)
