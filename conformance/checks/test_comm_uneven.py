@@ -246,7 +246,7 @@ def train_without_averaging(ctx, schedule, name):
     return train_hooked(ctx, schedule, state, post_localSGD_hook.post_localSGD_hook)
 
 
-@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")})
+@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")}, each=True)
 def test_torchs_own_hooks_that_do_not_average_leave_gradients_alone_whoever_is_active(ranks, scenario):
     schedule = tuple(2 + rank for rank in range(ranks.world))
     for rank, seen in enumerate(ranks(train_without_averaging, schedule, scenario)):

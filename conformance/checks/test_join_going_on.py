@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.training import ddp, numbers
 from conformance.ranks import Finished, caught
 
@@ -368,3 +370,95 @@ def test_nobody_goes_on_from_copies_of_what_is_there_no_more(ranks):
             assert (error is None) == goes_on, f"rank {rank}, {change.__name__}: {error or 'went on'}"
             assert goes_on or error.is_a(RuntimeError), f"rank {rank}, {change.__name__}: {error}"
         assert same, f"rank {rank}: parameters have changed"
+
+
+# -- what hooks and optimizers keep
+
+
+class Average:
+    """A hook that is no function; it averages over the group in its state."""
+
+    def __call__(self, state, bucket):
+        dist.all_reduce(bucket.buffer(), group=state.process_group)
+        return done(bucket.buffer().div_(state.process_group.size()))
+
+
+class Group:
+    """A hook's state."""
+
+    def __init__(self, process_group):
+        self.process_group = process_group
+
+
+class Odd(torch.optim.Optimizer):
+    """Keeps a set of numbers for each parameter, and the sum of its gradients as a sparse tensor."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                seen = state.setdefault("seen", set())
+                seen.add(len(seen))
+                gradient = parameter.grad.to_sparse()
+                state["sum"] = gradient + state["sum"] if "sum" in state else gradient
+                parameter.sub_(state["sum"].to_dense(), alpha=group["lr"] * len(seen))
+
+
+#: hook and state of a model, by the group, and the optimizer of its shards
+KEPT = {
+    "torch's hook without a group": (lambda ctx: (None, allreduce_hook), torch.optim.SGD),
+    "the library's hook with the model's group": (
+        lambda ctx: (ctx.group, ctx.subject.default_hooks.allreduce_hook), Odd,
+    ),
+    "a hook of one's own": (lambda ctx: (Group(ctx.group), Average()), torch.optim.SGD),
+}  # fmt: skip
+
+
+def lose_one_and_go_on(ctx):
+    """The last rank is lost after two steps; by model, the parameters after a third one of the others."""
+    regroup, wrapped, optimizers = ctx.subject.regroup, [], []
+    for hooked, kind in KEPT.values():
+        wrapped.append(ddp(ctx, models.Parts("ab")))
+        wrapped[-1].register_comm_hook(*hooked(ctx))
+        optimizers.append(ctx.subject.ZeroRedundancyOptimizer(wrapped[-1].parameters(), kind, lr=LR))
+        optimizers[-1].keep_mirror()
+
+    def train(iteration):
+        for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+            model.zero_grad()
+            model(data(ctx.rank, iteration, place)).sum().backward()
+            optimizer.step()
+
+    train(0), train(1)
+    if ctx.rank == ctx.world - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    lost = caught(train, 2)
+    for model, optimizer in zip(wrapped, optimizers, strict=True):
+        regroup(model, optimizer, 2)
+    train(2)
+    return lost, [numbers(model.module.named_parameters()) for model in wrapped]
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=30)
+def test_hooks_and_sharded_optimizers_of_every_kind_go_on_without_a_rank(ranks):
+    run = ranks.run(lose_one_and_go_on, stall_s=20)
+    expected = []
+    for place, (_, kind) in enumerate(KEPT.values()):
+        module = models.Parts("ab")
+        optimizer = kind(module.parameters(), lr=LR)
+        for iteration, left in enumerate((ranks.world, ranks.world, ranks.world - 1)):
+            means = oracle.averaged_gradients(module, [data(rank, iteration, place) for rank in range(left)], left)
+            for name, parameter in module.named_parameters():
+                parameter.grad = means[name]
+            optimizer.step()
+        expected.append(numbers(module.named_parameters()))
+    for rank, end in enumerate(run.outcomes[:-1]):
+        assert isinstance(end, Finished), run.summary()
+        lost, found = end.value
+        assert lost is not None, f"rank {rank} has heard of no loss"
+        for name, seen, right in zip(KEPT, found, expected, strict=True):
+            assert seen == right, f"rank {rank}, {name}"

@@ -470,6 +470,102 @@ def test_a_copied_optimizer_goes_on_with_copies_of_the_parameters_or_copying_is_
             assert error is not None or gaps == [None], f"rank {rank}, {views=}: {gaps}"
 
 
+class Restless(torch.optim.SGD):
+    """Draws each rate from a generator that it makes in its first step, and doubles the gradients that its groups name.
+
+    A hook of its own counts its steps, until it takes that away.
+    """
+
+    def __init__(self, params, **settings):
+        super().__init__(params, **settings)
+        self.begins, self.counted = True, 0
+        self.counting = self.register_step_pre_hook(self.count)
+
+    def count(self, *_):
+        self.counted += 1
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if self.begins is not None:
+            self.begins, self.drawing = None, torch.Generator().manual_seed(3)
+        if self.counted == 4:
+            self.counting.remove()
+        rate = torch.randint(1, 9, (1,), generator=self.drawing, device="cpu").item() / 2 ** (3 + self.counted)
+        for group in self.param_groups:
+            group["lr"] = rate
+            for parameter in group["params"]:
+                parameter.grad.mul_(1 + any(parameter is each for each in group["doubled"]))
+        return super().step(closure)
+
+    def __deepcopy__(self, memo):
+        """As torch's optimizers are not copied: with the attributes."""
+        made = Restless(copy.deepcopy([dict(group) for group in self.param_groups], memo))
+        made.load_state_dict(copy.deepcopy(self.state_dict()))
+        for group, its in zip(made.param_groups, self.param_groups, strict=True):
+            group["doubled"] = copy.deepcopy(its["doubled"], memo)
+        made.begins, made.counted, made.drawing = self.begins, self.counted, torch.Generator()
+        made.drawing.set_state(self.drawing.get_state())
+        return made
+
+
+def go_on_with_restless_copies(ctx, make, views):
+    """The same with an optimizer that keeps more than its state."""
+    params, seen = some_parameters(ctx, 7), []
+    groups = [{"params": params, "doubled": params[1:3]}]
+    optimizer = make(groups, Restless, lr=0.5, momentum=0.5, parameters_as_bucket_view=views)
+    copies = None
+    for iteration in range(7):
+        if iteration == 2:
+            copies = copy.deepcopy((params, optimizer))
+        trained, stepped = copies if 1 < iteration < 5 else (params, optimizer)
+        give(trained, iteration)
+        stepped.step()
+        seen.extend(parameter.detach().clone() for parameter in trained)
+    return seen
+
+
+def copy_restless_or_be_refused(ctx):
+    told = []
+    error = caught(lambda: told.extend(beside_the_ordinary(ctx, go_on_with_restless_copies, v) for v in (False, True)))
+    return error, told
+
+
+@check("ZERO-008", worlds=MANY, beyond=False)
+def test_a_copied_optimizer_goes_on_with_what_else_the_local_one_keeps_or_copying_is_refused(ranks):
+    for rank, (error, gaps) in enumerate(ranks(copy_restless_or_be_refused)):
+        assert error is None or error.is_a(TypeError), f"rank {rank}: {error}"
+        assert error is not None or gaps == [None, None], f"rank {rank}: {gaps}"
+
+
+# -- ZERO-008: parameters of a class of their own
+
+
+class Rounded(nn.Parameter):
+    """Holds whole numbers: what is added to it in place leaves it rounded."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), keywords=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            made = function(*args, **keywords or {})
+            if function is torch.Tensor.add_:
+                args[0].round_()
+        return made
+
+
+def step_rounded(ctx, make):
+    params = [Rounded(integers(4, 3, seed=place).to(ctx.device)) for place in range(3 * ctx.world)]
+    optimizer = make(params, torch.optim.SGD, lr=0.3)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+    return [parameter.detach().as_subclass(torch.Tensor) for parameter in params]
+
+
+@check("ZERO-008", worlds=MANY, beyond=False)
+def test_parameters_that_know_better_how_to_be_added_to_are_stepped_one_by_one(ranks):
+    assert ranks(beside_the_ordinary, step_rounded) == [None] * ranks.world
+
+
 # -- ZERO-008: what a graph has saved
 
 

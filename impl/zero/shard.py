@@ -356,6 +356,8 @@ class Shard:
             # what is kept by place belongs to parameters of other owners
             further = self.further_entries() | {key: value for key, value in further.items() if _is_single(value)}
         self.load_local(loadable(states), further)
+        for groups in (self.optim.param_groups, self.exposed.param_groups):
+            take_settings(settings, groups)  # to load is to copy them, with the parameters that they may hold
         for parameter, state in states.items():
             self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
         lie_like_parameters(self.optim.state)

@@ -598,3 +598,11 @@ def sparse_halves_are_divided_last() -> None:
 def any_whole_number_is_a_seed() -> None:
     """A seed of PowerSGD that is no 32-bit word is taken."""
     edit("not _is_whole(seed) or not 0 <= seed < 2**32", "not _is_whole(seed) and not 0 <= seed < 2**32")
+    edit("return settled(sum_sparse(team, tensor / divisor, label))",
+         "return settled(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
+
+
+@defect("COMM-028")
+def torchs_local_hook_is_taken_for_an_average() -> None:
+    """What torch's post-local hook leaves local is scaled by the ranks that have joined, as averages are."""
+    edit("return state.subgroup if state.post_local_gradient_allreduce else None", "return state.subgroup")

@@ -249,3 +249,27 @@ def what_is_kept_by_place_goes_to_as_many_others() -> None:
     """What an optimizer keeps by place stays there, though the places are those of other parameters, equally many."""
     edit("if further and not (len(owned) == len(before) and all(map(is_, owned, before))):",
          "if further and len(owned) != len(before):")  # fmt: skip
+
+
+@defect("JOIN-057", worlds=(3,))
+def hooks_go_on_over_the_former_group() -> None:
+    """Hooks whose state is the model's group, or no group, go on with a group that has lost a rank."""
+    edit("if state is former or (state is None and averaged_over(hook, state) is former):", "if False:")
+
+
+@defect("JOIN-057", worlds=(3,))
+def what_has_no_state_is_handed_over_as_a_state() -> None:
+    """A parameter of which the optimizer keeps nothing is handed over with a state of None."""
+    edit("for index, (_, state) in held.items() if state is not None}", "for index, (_, state) in held.items()}")
+
+
+@defect("JOIN-057", worlds=(3,))
+def sparse_states_are_copied_as_dense_ones() -> None:
+    """Sparse tensors of a state are put into the copies of shards as if they lay in one place."""
+    edit("type(value) in PLAIN and value.layout == torch.strided and", "type(value) in PLAIN and")
+
+
+@defect("JOIN-057", worlds=(3,))
+def every_hook_is_taken_for_a_function() -> None:
+    """Whether a hook steps an optimizer is asked of objects, too, as if they were functions."""
+    edit("    if not inspect.isfunction(hook):\n        return False\n", "", within="steps_in_backward")

@@ -292,3 +292,27 @@ def joined_ranks_step_without_a_closure() -> None:
 def a_hook_around_that_of_the_optimizer_steps_once_more() -> None:
     """On a joined rank the main hook steps the shard, which its follower does as well."""
     edit("if session is None or not session.shadowing:", "if True:")
+
+
+@defect("ZERO-008")
+def parameters_in_settings_are_copied() -> None:
+    """Where an optimizer is made anew, the parameters that its settings name are copies of those that it steps."""
+    edit("take_settings(settings, groups)", "pass", within="_settle")
+
+
+@defect("ZERO-008")
+def generators_that_come_late_are_not_handed_over() -> None:
+    """A generator that an optimizer makes in its first step only is missing where it is made anew behind that."""
+    edit("setattr(optim, name, torch.Generator(device.type))", "continue")
+
+
+@defect("ZERO-008")
+def what_was_taken_back_counts() -> None:
+    """What an optimizer has set to None is as its constructor sets it where it is made anew."""
+    edit("return value is None or isinstance(value, (Number, str))", "return isinstance(value, (Number, str))")
+
+
+@defect("ZERO-008")
+def parameters_of_every_class_are_stepped_at_once() -> None:
+    """Parameters that define how they are added to are stepped by loops that do not ask them."""
+    edit("if not PLAIN.issuperset(map(type, parameters)):", "if False:")
