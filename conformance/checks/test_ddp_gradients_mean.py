@@ -536,26 +536,31 @@ def test_gradients_that_are_kept_in_a_narrower_dtype_are_averaged_in_it_or_refus
 # -- DDP-049: a wrapper that nobody keeps
 
 
-def drop_before_backward(ctx):
+def drop_before_backward(ctx, options):
     """The wrapper is a temporary, in an iteration that is synchronised and in one that is not.
 
-    By iteration, what the backward raises and the gradient after it.
+    By iteration, what the backward raises and the gradient after it; before it, the same gradient is asked for by
+    itself, which is left alone.
     """
     seen = []
     for synchronised in (True, False):
         module = models.scalar().to(ctx.device)
-        model = ddp(ctx, module)
+        model = ddp(ctx, module, **options)
         with nullcontext() if synchronised else model.no_sync():
             loss = model(models.place(ctx.rank, 0).to(ctx.device)).sum()
         del model
-        seen.append((caught(loss.backward), None if module.weight.grad is None else gradient(module.weight)))
+        asked = caught(torch.autograd.grad, loss, [module.weight], retain_graph=True)
+        seen.append((asked, caught(loss.backward), None if module.weight.grad is None else gradient(module.weight)))
     return seen
 
 
 @check("DDP-049", worlds=MANY, beyond=False)
 def test_gradients_of_a_model_that_is_dropped_before_its_backward_are_averaged_or_refused(ranks):
     mean = sum(models.place(rank, 0).item() for rank in range(ranks.world)) / ranks.world
-    for rank, ((refused, averaged), (error, local)) in enumerate(ranks(drop_before_backward)):
+    told = [ranks(drop_before_backward, options) for options in ({}, {"find_unused_parameters": True})]
+    for rank, ((asked, refused, averaged), (_, error, local)) in enumerate(told[0] + told[1]):
+        rank %= ranks.world
+        assert asked is None, f"rank {rank}: {asked}"
         if refused is None:
             assert averaged == mean, f"rank {rank}"
         else:

@@ -772,3 +772,9 @@ def a_backward_inside_the_forward_goes_unnoticed() -> None:
 def a_loss_of_gradients_must_reach_all_weights() -> None:
     """Under a search, too, a backward past the outputs that leaves a weight out is not reduced."""
     edit("(missing and not (self.facts.searched or self.usage.learning))", "(missing and not self.usage.learning)")
+
+
+@defect("DDP-049")
+def a_dropped_model_is_missed_by_who_asks_for_gradients() -> None:
+    """A gradient that is asked for by itself is refused where the model is gone."""
+    edit("except RuntimeError:  # the functional", "except RecursionError:  # the functional", within="_accumulates")
