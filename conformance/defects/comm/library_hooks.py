@@ -598,8 +598,6 @@ def sparse_halves_are_divided_last() -> None:
 def any_whole_number_is_a_seed() -> None:
     """A seed of PowerSGD that is no 32-bit word is taken."""
     edit("not _is_whole(seed) or not 0 <= seed < 2**32", "not _is_whole(seed) and not 0 <= seed < 2**32")
-    edit("return settled(sum_sparse(team, tensor / divisor, label))",
-         "return settled(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
 
 
 @defect("COMM-028")

@@ -10,9 +10,7 @@ def group_counts_are_lost_when_buckets_settle() -> None:
     """When owners move, entries that the optimizer's constructor sets in its groups begin anew."""
     edit("    take_settings(settings, self.optim.param_groups)\n", "", within="_go_on_with")
     edit("    take_settings(settings, self.exposed.param_groups)\n", "", within="_go_on_with")
-    edit("    take_settings(settings, self.optim.param_groups)\n", "", within="_settle")
-    edit("    take_settings(settings, self.exposed.param_groups)\n", "", within="_settle")
-    edit("take_settings(settings, groups)", "pass", within="_settle")
+    edit("take_settings(settings, groups)", "pass", within="_go_on_with")
 
 
 @defect("HOOK-018")
