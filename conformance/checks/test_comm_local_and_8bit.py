@@ -2,6 +2,7 @@
 
 import math
 import os
+from functools import partial
 from unittest import mock
 
 import torch
@@ -254,3 +255,19 @@ def test_a_rank_that_sends_zeros_does_not_spoil_the_others(ranks, scenario):
         largest = max(abs(value) for name in weights for value in right[name]) * ranks.world
         errors = [abs(a - b) for name in weights for a, b in zip(seen[name], right[name], strict=True)]
         assert max(errors) <= 4 * largest / 255
+
+
+def quantise_by_default(ctx):
+    """The gradients by channels of the default length, and of that length when it is asked for."""
+    hook, told = ctx.subject.quantization_hooks.quantization_perchannel_hook, []
+    for each in (hook, partial(hook, bucket_size=512)):
+        model = ddp(ctx, wide())
+        model.register_comm_hook(ctx.group, each)
+        told.append(step(model, batch(ctx.rank, 0)))
+    return told
+
+
+@check("COMM-029", worlds=MANY, beyond=False)
+def test_channels_of_eight_bits_are_512_elements_long_unless_another_length_is_asked_for(ranks):
+    for by_default, as_asked in ranks(quantise_by_default):
+        assert by_default == as_asked

@@ -604,3 +604,9 @@ def any_whole_number_is_a_seed() -> None:
 def torchs_local_hook_is_taken_for_an_average() -> None:
     """What torch's post-local hook leaves local is scaled by the ranks that have joined, as averages are."""
     edit("return state.subgroup if state.post_local_gradient_allreduce else None", "return state.subgroup")
+
+
+@defect("COMM-029")
+def channels_are_a_little_shorter_than_asked_for() -> None:
+    """Eight-bit channels have another length by default than the documented one."""
+    edit("bucket_size: int = 512", "bucket_size: int = 511")

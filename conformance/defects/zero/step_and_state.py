@@ -426,3 +426,9 @@ def bucket_views_lie_row_by_row() -> None:
 def what_lies_in_bucket_views_is_sent_as_it_lies() -> None:
     """Flat tensors are sent in place whatever the layout of their parameters, which other ranks may not share."""
     edit("flat if row_by_row else None", "flat")
+
+
+@defect("ZERO-016")
+def what_was_loaded_first_is_loaded_again() -> None:
+    """Each load repeats those before it, with what the local optimizer had saved of itself then."""
+    edit("        first.remove()\n", "", within="ZeroRedundancyOptimizer.load_state_dict")
