@@ -192,6 +192,44 @@ def test_settings_in_tensors_may_be_of_other_shapes_in_each_step(ranks):
     assert ranks(step_with_more_factors, ((1, *[4] * rest), (4, *[1] * rest))) == [[None] * 2] * ranks.world
 
 
+class Favouring(torch.optim.SGD):
+    """Goes twice as far with the parameters that a group names beside its own."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                favoured = any(parameter is each for each in group["favoured"]["here"])
+                parameter.sub_(parameter.grad, alpha=group["lr"] * (1 + favoured))
+
+
+def step_with_favourites(ctx, jobs):
+    """The groups name some of their parameters once more, and rates change: the gaps."""
+    gaps = []
+    for schedule in jobs:
+        (zero, params), (ordinary, copies) = both(ctx, Favouring, {"lr": 0.5})
+
+        def train_on(optimizer, targets, iterations):
+            for iteration in range(iterations):
+                optimizer.param_groups[0]["lr"] = 0.5 / (1 + iteration)
+                favoured = targets[1:] if iteration < 2 else targets[:2]
+                optimizer.param_groups[0]["favoured"] = {"here": list(favoured)}
+                give(targets, iteration)
+                optimizer.step()
+
+        with ctx.subject.Join([zero]):
+            train_on(zero, params, schedule[ctx.rank])
+        train_on(ordinary, copies, max(schedule))
+        gaps.append(first_gap(params, copies))
+    return gaps
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=10)
+def test_parameters_that_settings_name_are_those_that_are_stepped_on_joined_ranks_too(ranks):
+    rest = ranks.world - 1
+    assert ranks(step_with_favourites, ((1, *[4] * rest), (4, *[1] * rest))) == [[None] * 2] * ranks.world
+
+
 # -- ZERO-020: gradients of another dtype than their parameters
 
 

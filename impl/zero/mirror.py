@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ..comm.collectives import broadcast_object
 from ..comm.ranks import GroupRank, Team
 from .copies import Copies
-from .groups import portable, settings_of
+from .groups import found_here, portable, settings_of
 from .publisher import Publisher
 from .shard import Shard
 
@@ -55,8 +55,10 @@ class Mirror:
         Until ``all_restored`` the copies of before are kept, so that it can be called again for fewer ranks.
         """
         shard, copies = self._shard, self._copies
-        known = (portable(copies.settings_after(step) or settings_of(shard.exposed.param_groups)), shard.sent)
-        settings, sent = broadcast_object(team, known, source, shard.device, "mirror: settings")
+        known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
+        portably = portable(known, shard.parameters()), shard.sent
+        received, sent = broadcast_object(team, portably, source, shard.device, "mirror: settings")
+        settings = found_here(received, shard.parameters())
         shard.restore(team, copies.content(step, lost), settings, copies.counted_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()

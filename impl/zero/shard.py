@@ -27,7 +27,7 @@ from ..comm.ranks import GroupRank, Team
 from . import checkpoint
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import Group, copy_settings, settings_of, take_settings
+from .groups import Group, copy_settings, found_here, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 from .weak import Weak
@@ -244,7 +244,7 @@ class Shard:
 
     def take_settings(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
         """On a joined rank: take over what live ranks have changed."""
-        take_settings(settings, self.exposed.param_groups)
+        take_settings(found_here(settings, self.parameters()), self.exposed.param_groups)
         self._also_send(sent)
 
     # --- the state

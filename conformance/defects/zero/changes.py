@@ -95,7 +95,7 @@ def joined_rank_without_a_shard_does_not_step() -> None:
 def joined_rank_takes_only_the_learning_rate() -> None:
     """Of the live ranks' settings a joined rank takes over the learning rate and keeps its own counts."""
     edit(
-        "    take_settings(settings, self.exposed.param_groups)\n",
+        "    take_settings(found_here(settings, self.parameters()), self.exposed.param_groups)\n",
         "    take_settings([{'lr': group['lr']} for group in settings], self.exposed.param_groups)\n",
         within="Shard.take_settings",
     )
@@ -316,3 +316,9 @@ def what_was_taken_back_counts() -> None:
 def parameters_of_every_class_are_stepped_at_once() -> None:
     """Parameters that define how they are added to are stepped by loops that do not ask them."""
     edit("if not PLAIN.issuperset(map(type, parameters)):", "if False:")
+
+
+@defect("ZERO-020")
+def parameters_in_settings_travel_as_copies() -> None:
+    """Joined ranks get copies of the parameters that the settings of live ranks name."""
+    edit("return places.get(id(value)) or value.detach().cpu()", "return value.detach().cpu()")
