@@ -71,7 +71,7 @@ class Turned(models.Parts):
     def in_groups(self):
         """What its optimizers are given."""
         weights, biases = ([getattr(part, name) for part in self.parts.values()] for name in ("weight", "bias"))
-        return [{"params": weights}, {"params": biases, "lr": LR / 2}]
+        return [{"params": weights, "named": weights[1:]}, {"params": biases, "lr": LR / 2, "named": weights[:1]}]
 
 
 class Fuse:
@@ -185,7 +185,8 @@ def count_in_a_hook(ctx, model):
 
 def go_on(ctx, way):
     """By model: from which step on which ranks took part, its parameters at the beginnings of these times and at the
-    end, and the optimizer's sums; then what hooks have counted, and whether the state of before is refused."""
+    end, and the optimizer's sums; then what hooks have counted, whether the state of before is refused, and how many
+    parameters that groups name are none of the model."""
     regroup, group, refused = ctx.subject.regroup, None, []
     wrapped = [ddp(ctx, Turned()) for _ in range(way.models)]
     counting = [count_in_a_hook(ctx, model) for model in wrapped] if way.hooked else []
@@ -235,7 +236,15 @@ def go_on(ctx, way):
     for model, seen in zip(wrapped, weights, strict=True):
         seen.append(numbers(model.module.named_parameters()))
     added = [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
-    return (segments, weights, added), [state.iter for state in counting], refused
+    strangers = sum(map(named_beside, wrapped, optimizers))
+    return (segments, weights, added), [state.iter for state in counting], refused, strangers
+
+
+def named_beside(model, optimizer):
+    """How many parameters that an optimizer's groups, and those of its local one, name are none of the model's."""
+    own = set(map(id, model.parameters()))
+    groups = [*optimizer.param_groups, *getattr(optimizer, "optim", optimizer).param_groups]
+    return sum(id(parameter) not in own for group in groups for parameter in group["named"])
 
 
 def slow_down(optimizer):
@@ -289,7 +298,8 @@ def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_ot
         if rank in scenario.lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        by_model, counted, refused = end.value
+        by_model, counted, refused, strangers = end.value
+        assert not strangers, f"rank {rank}: groups name {strangers} copies"
         assert counted in ([], [STEPS] * scenario.models), f"rank {rank}"
         for error in refused:  # what was consolidated is of other owners, and perhaps of a later step
             assert error is not None, f"rank {rank} is told the state of before"

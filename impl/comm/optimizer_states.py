@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any, NamedTuple
 
@@ -28,6 +29,32 @@ def copied(value: Any, each: Callable[[Any], Any]) -> Any:
     if kind in (list, tuple, set):
         return kind(map(each, value))
     return value
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Stands for one of the optimizer's parameters in settings that leave their process, or that are copied."""
+
+    index: int
+
+
+def by_place(settings: Iterable[Mapping[str, Any]], parameters: Iterable[torch.Tensor]) -> list[dict[str, Any]]:
+    """The settings with places in ``parameters`` for what is one of them, also inside containers."""
+    places = {id(parameter): _Place(index) for index, parameter in enumerate(parameters)}
+
+    def placed(value: Any) -> Any:
+        return places.get(id(value)) or copied(value, placed)
+
+    return [{key: placed(value) for key, value in group.items()} for group in settings]
+
+
+def found_here(settings: Iterable[Mapping[str, Any]], parameters: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+    """Settings of ``by_place``, of another process perhaps, with these parameters."""
+
+    def found(value: Any) -> Any:
+        return parameters[value.index] if isinstance(value, _Place) else copied(value, found)
+
+    return [{key: found(value) for key, value in group.items()} for group in settings]
 
 
 def loadable(value: Any) -> Any:

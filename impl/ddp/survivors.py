@@ -21,7 +21,7 @@ from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object, each_once
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
-from ..comm.optimizer_states import Counters, as_it_was, counters, loadable, take_over
+from ..comm.optimizer_states import Counters, as_it_was, by_place, counters, found_here, loadable, take_over
 from ..comm.ranks import GroupRank, Team
 from ..join.group_record import record_of
 from .hooks.optimizer_overlap_hooks import steps_in_backward
@@ -206,6 +206,17 @@ def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
                 each_once(tensor).copy_(each_once(value))
 
 
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Its state dictionary, in which parameters that groups name stand by their places: a load copies what is there."""
+    state = optimizer.state_dict()
+    groups = state.get("param_groups", ())
+    return {**state, "param_groups": by_place(groups, _parameters_of(optimizer))} if groups else state
+
+
 def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Counters) -> None:
     """Load a state as it is: ``load_state_dict`` by itself casts that of a parameter to the parameter's dtype."""
     seen: list[dict[str, Any]] = []
@@ -219,7 +230,9 @@ def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Coun
         optimizer.load_state_dict(state)
     finally:
         last.remove()
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = _parameters_of(optimizer)
+    for group, its in zip(optimizer.param_groups, found_here(optimizer.param_groups, parameters), strict=True):
+        group.update(its)
     for loaded in seen:
         keys = [key for group in loaded["param_groups"] for key in group["params"]]
         for key, parameter in zip(keys, parameters, strict=True):
@@ -251,7 +264,7 @@ def _take_over(
         broadcast_coalesced(left, values, source, "survivors: parameters and buffers")
         state = None
         if mirror is None:
-            state = (optimizer.state_dict(), counters(optimizer)) if left.rank == source else None
+            state = (_state_of(optimizer), counters(optimizer)) if left.rank == source else None
             state = broadcast_object(left, state, source, model.device, "survivors: state of the optimizer")
         else:
             _copy(tensors, values)  # the mirror has what its optimizer's parameters were

@@ -19,7 +19,7 @@ from ..comm.collectives import broadcast, broadcast_object
 from ..comm.flat import copy_all, flat_views, laid_out_like
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
-from .groups import Group
+from .groups import Group, portable
 
 _ABSENT, _DENSE, _SPARSE = 0, 1, 2
 
@@ -28,14 +28,14 @@ _ABSENT, _DENSE, _SPARSE = 0, 1, 2
 class GroupSettings:
     """Settings of the live ranks, taken before their step."""
 
-    settings: list[Group]  # portable
+    settings: list[Group]  # parameters by place
     sent: tuple[bool, ...]  # which parameters are published
     arguments: dict[str, Any]  # further keywords of step()
 
     def packed(self) -> bytes:
         """Bytes that are equal where the settings are equal. TypeError if a setting cannot travel."""
         try:
-            return pickle.dumps((self.settings, self.sent, self.arguments))
+            return pickle.dumps((portable(self.settings), self.sent, self.arguments))
         except Exception as error:
             raise TypeError(
                 "A rank has joined, so the optimizer's settings must be sent to it, but one of them cannot be pickled: "

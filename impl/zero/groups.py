@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,32 +28,9 @@ def settings_of(groups: Iterable[Group]) -> list[Group]:
     return [{key: _kept(value) for key, value in group.items() if key != "params"} for group in groups]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Stands for one of the optimizer's parameters on the way to another process."""
-
-    index: int
-
-
-def portable(settings: Iterable[Group], parameters: Iterable[torch.Tensor]) -> list[Group]:
-    """Settings fit for another process: tensors on the CPU, and places in ``parameters`` for what is one of them."""
-    places = {id(parameter): _Place(index) for index, parameter in enumerate(parameters)}
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return places.get(id(value)) or value.detach().cpu()
-        return copied(value, moved)
-
-    return [{key: moved(value) for key, value in group.items()} for group in settings]
-
-
-def found_here(settings: Iterable[Group], parameters: Sequence[torch.Tensor]) -> list[Group]:
-    """Settings from another process, with the parameters of this one."""
-
-    def found(value: Any) -> Any:
-        return parameters[value.index] if isinstance(value, _Place) else copied(value, found)
-
-    return [{key: found(value) for key, value in group.items()} for group in settings]
+def portable(settings: Iterable[Group]) -> list[Group]:
+    """Settings fit for another process: tensors on the CPU."""
+    return [{key: _moved(value) for key, value in group.items()} for group in settings]
 
 
 def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
@@ -81,3 +57,7 @@ def _kept(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value if isinstance(value, nn.Parameter) else value.detach().clone()
     return copied(value, _kept)
+
+
+def _moved(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value

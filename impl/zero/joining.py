@@ -21,11 +21,12 @@ import torch
 
 from ..comm.collectives import broadcast, broadcast_object
 from ..comm.losses import text_of
+from ..comm.optimizer_states import by_place
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowedSession, Joinable
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
-from .groups import portable, settings_of
+from .groups import settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, needs_closure
 from .weak import Weak
@@ -89,7 +90,7 @@ class Joining:
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
         if absent:
-            settings = portable(settings, self._shard.parameters())
+            settings = by_place(settings, self._shard.parameters())
             self._pass_on(GroupSettings(settings, self._shard.sent, arguments), absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
@@ -166,7 +167,7 @@ class Joining:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
         if not self._absent_ranks(session):
             return
-        settings = portable(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
+        settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
         ours = GroupSettings(settings, self._shard.sent, {})
         received, _, _ = self._channel.exchange(ours, [], session.source, {}, session.watch)
         if session.shadowing:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..comm.collectives import broadcast_object
+from ..comm.optimizer_states import by_place, found_here
 from ..comm.ranks import GroupRank, Team
 from .copies import Copies
-from .groups import found_here, portable, settings_of
+from .groups import portable, settings_of
 from .publisher import Publisher
 from .shard import Shard
 
@@ -56,7 +57,7 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        portably = portable(known, shard.parameters()), shard.sent
+        portably = portable(by_place(known, shard.parameters())), shard.sent
         received, sent = broadcast_object(team, portably, source, shard.device, "mirror: settings")
         settings = found_here(received, shard.parameters())
         shard.restore(team, copies.content(step, lost), settings, copies.counted_after(step))

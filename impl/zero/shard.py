@@ -17,6 +17,7 @@ from ..comm.optimizer_states import (
     Counters,
     as_it_was,
     counters,
+    found_here,
     keep_hooks,
     lie_like_parameters,
     loadable,
@@ -27,7 +28,7 @@ from ..comm.ranks import GroupRank, Team
 from . import checkpoint
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import Group, copy_settings, found_here, settings_of, take_settings
+from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 from .weak import Weak

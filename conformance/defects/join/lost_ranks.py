@@ -273,3 +273,15 @@ def sparse_states_are_copied_as_dense_ones() -> None:
 def every_hook_is_taken_for_a_function() -> None:
     """Whether a hook steps an optimizer is asked of objects, too, as if they were functions."""
     edit("    if not inspect.isfunction(hook):\n        return False\n", "", within="steps_in_backward")
+
+
+@defect("JOIN-057", worlds=(4,))
+def survivors_get_copies_of_what_groups_name() -> None:
+    """The settings of an ordinary optimizer that goes on name copies of its parameters."""
+    edit("        group.update(its)\n", "        pass\n", within="_load")
+
+
+@defect("JOIN-057", worlds=(4,))
+def survivors_of_a_shard_get_copies_of_what_groups_name() -> None:
+    """The settings of a sharded optimizer that goes on name copies of its parameters."""
+    edit("portable(by_place(known, shard.parameters()))", "portable(known)")
