@@ -72,7 +72,7 @@ def throwing_mode_does_not_wait() -> None:
     edit(
         "        exhausted = self._count_exhausted(team, device, 0)\n",
         "        former = getattr(self, '_asked', None)\n"
-        '        self._asked = count(team, device, 0, "Join: count of exhausted ranks")\n'
+        '        self._asked = self._count(team, device, 0, "Join: count of exhausted ranks")\n'
         "        exhausted = int(former.read(self.watch)[0]) if former is not None else 0\n",
     )
 

@@ -166,10 +166,10 @@ def states_that_were_put_away_come_back_where_owners_move() -> None:
     edit("mine = self.states()", "self.exposed.state = self.optim.state; mine = self.states()", within="move_to")
 
 
-@defect("HOOK-018")
+@defect("JOIN-057", worlds=(4,))
 def what_an_optimizer_saves_of_itself_stays_where_owners_move() -> None:
     """When owners move, the new local optimizer is not told what the former one's state_dict has added."""
-    edit("self.further_entries() if further is None else further", "{} if further is None else further")
+    edit("further=self.further_entries() if saves_more else None", "further=None", within="Shard._counted")
 
 
 @defect("HOOK-018")
