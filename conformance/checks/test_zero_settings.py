@@ -166,16 +166,20 @@ class Weighing(torch.optim.SGD):
                 parameter.sub_(parameter.grad, alpha=torch.as_tensor(group["factors"]).sum().item())
 
 
-def step_with_more_factors(ctx, jobs):
-    """The program sets other factors before each step, of another number, or one that is no tensor: the gaps."""
+def ends(world):
+    """The first rank is the first to join, or the last that has inputs."""
+    return (1, *[4] * (world - 1)), (4, *[1] * (world - 1))
+
+
+def step_with_changes(ctx, jobs, kind, settings, change):
+    """The gaps where ``change(group, parameters, iteration)`` is made to either optimizer's group before each step."""
     gaps = []
     for schedule in jobs:
-        (zero, params), (ordinary, copies) = both(ctx, Weighing, {})
+        (zero, params), (ordinary, copies) = both(ctx, kind, settings)
 
         def train_on(optimizer, targets, iterations):
             for iteration in range(iterations):
-                factors = torch.full(((1, 3, 2, 1)[iteration],), 0.25)
-                optimizer.param_groups[0]["factors"] = 0.5 if iteration == 2 else factors
+                change(optimizer.param_groups[0], targets, iteration)
                 give(targets, iteration)
                 optimizer.step()
 
@@ -186,10 +190,15 @@ def step_with_more_factors(ctx, jobs):
     return gaps
 
 
+def give_more_factors(group, _parameters, iteration):
+    """Other factors, of another number, or one that is no tensor."""
+    factors = torch.full(((1, 3, 2, 1)[iteration],), 0.25)
+    group["factors"] = 0.5 if iteration == 2 else factors
+
+
 @check("ZERO-020", worlds=MANY, deadline_s=10)
 def test_settings_in_tensors_may_be_of_other_shapes_in_each_step(ranks):
-    rest = ranks.world - 1
-    assert ranks(step_with_more_factors, ((1, *[4] * rest), (4, *[1] * rest))) == [[None] * 2] * ranks.world
+    assert ranks(step_with_changes, ends(ranks.world), Weighing, {}, give_more_factors) == [[None] * 2] * ranks.world
 
 
 class Favouring(torch.optim.SGD):
@@ -203,31 +212,16 @@ class Favouring(torch.optim.SGD):
                 parameter.sub_(parameter.grad, alpha=group["lr"] * (1 + favoured))
 
 
-def step_with_favourites(ctx, jobs):
-    """The groups name some of their parameters once more, and rates change: the gaps."""
-    gaps = []
-    for schedule in jobs:
-        (zero, params), (ordinary, copies) = both(ctx, Favouring, {"lr": 0.5})
-
-        def train_on(optimizer, targets, iterations):
-            for iteration in range(iterations):
-                optimizer.param_groups[0]["lr"] = 0.5 / (1 + iteration)
-                favoured = targets[1:] if iteration < 2 else targets[:2]
-                optimizer.param_groups[0]["favoured"] = {"here": list(favoured)}
-                give(targets, iteration)
-                optimizer.step()
-
-        with ctx.subject.Join([zero]):
-            train_on(zero, params, schedule[ctx.rank])
-        train_on(ordinary, copies, max(schedule))
-        gaps.append(first_gap(params, copies))
-    return gaps
+def name_favourites(group, parameters, iteration):
+    """Some of the parameters once more, and another rate."""
+    group["lr"] = 0.5 / (1 + iteration)
+    group["favoured"] = {"here": list(parameters[1:] if iteration < 2 else parameters[:2])}
 
 
 @check("ZERO-020", worlds=MANY, deadline_s=10)
 def test_parameters_that_settings_name_are_those_that_are_stepped_on_joined_ranks_too(ranks):
-    rest = ranks.world - 1
-    assert ranks(step_with_favourites, ((1, *[4] * rest), (4, *[1] * rest))) == [[None] * 2] * ranks.world
+    gaps = ranks(step_with_changes, ends(ranks.world), Favouring, {"lr": 0.5}, name_favourites)
+    assert gaps == [[None] * 2] * ranks.world
 
 
 # -- ZERO-020: gradients of another dtype than their parameters

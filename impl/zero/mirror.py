@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ..comm.collectives import broadcast_object
-from ..comm.optimizer_states import by_place, found_here
+from ..comm.optimizer_states import by_place
 from ..comm.ranks import GroupRank, Team
 from .copies import Copies
 from .groups import portable, settings_of
@@ -58,8 +58,7 @@ class Mirror:
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
         portably = portable(by_place(known, shard.parameters())), shard.sent
-        received, sent = broadcast_object(team, portably, source, shard.device, "mirror: settings")
-        settings = found_here(received, shard.parameters())
+        settings, sent = broadcast_object(team, portably, source, shard.device, "mirror: settings")
         shard.restore(team, copies.content(step, lost), settings, copies.counted_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()

@@ -400,7 +400,7 @@ class Shard:
             for index, (value, _) in held.items():
                 parameters[index].copy_(value)
         states = {index: state for index, (_, state) in held.items() if state is not None}
-        self._go_on_with(team, plan, states, settings, counted)
+        self._go_on_with(team, plan, states, found_here(settings, parameters), counted)
         self.consolidated = None
 
 
