@@ -69,6 +69,7 @@ def _explore(explore: argparse.ArgumentParser) -> None:
     explore.add_argument("--minutes", default="10", metavar="N", help="for all subjects (default: %(default)s)")
     explore.add_argument("--seed", default="", metavar="N", help="of the draw (default: a new one each time)")
     explore.add_argument("--jobs", default="2", metavar="N", help="programs at a time (default: %(default)s)")
+    explore.add_argument("--first", action="store_true", help="end with the first failure")
     explore.add_argument("--program", default="", metavar="JSON", help="judge this program, or the one in a .json file")
     explore.add_argument("--out", default="out/explore", metavar="FOLDER", help="output folder (default: %(default)s)")
 

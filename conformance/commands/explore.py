@@ -31,7 +31,7 @@ def explore_command(given: Namespace) -> int:
     unknown, out = 0, ask.writable(Path(given.out))
     for name in subjects:
         folder = _folder(out, name)
-        asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder)
+        asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder, given.first)
         print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
         explored = explore(asked, _say(asked))
         text, unlisted = summary(explored, name, allowed_features(name))

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,15 @@ def power(given: Namespace) -> int:
                 rows.append(row)
                 print(_line(row, entries), flush=True)
         if minutes:
-            _explore(rows, entries, exploring.Asked(minutes, seed, jobs, out), ended, given.written)
+            asked = exploring.Asked(minutes, seed, jobs, out)
+
+            def explored(row: Row) -> Mapping[str, Any]:
+                name = f"{given.written}{written.NAMED}{row['operator']}" if given.written else row["mutant"]
+                mutant = written.named(name, pool.sources) if given.written else pool.named(name)
+                assert mutant is not None
+                return exploring.explored(name, reached.concerned(mutant), asked)
+
+            _explore(rows, entries, explored, ended)
     except KeyboardInterrupt:
         done = f"{len(rows)} mutant{'s' * (len(rows) != 1)}"
         print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
@@ -113,13 +121,13 @@ def _unreached(reached: Reach, pool: Pool) -> int:
 
 
 def _explore(
-    rows: Sequence[Row], entries: dict[str, Judged], asked: exploring.Asked, ended: measure.Ended, file: str = ""
+    rows: Sequence[Row], entries: dict[str, Judged], explored: Callable[[Row], Mapping[str, Any]], ended: measure.Ended
 ) -> None:
     """Survivors that count meet faults and random programs; what these kill is killed."""
     for row in rows:
         if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
             continue
-        found = exploring.explored(f"{file}{written.NAMED}{row['operator']}" if file else row["mutant"], asked)
+        found = explored(row)
         if found.get("killed"):
             row.update(end=KILLED, by=found["by"], outcome=found["outcome"], witness=found["witness"])
             ended.add(row)

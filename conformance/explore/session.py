@@ -38,6 +38,7 @@ class Asked:
     seconds: float
     jobs: int
     out: Path
+    first: bool = False  # ends with the first failure
 
 
 @dataclass
@@ -116,7 +117,8 @@ def _rows(workers: Workers, asked: Asked, explored: Explored, start: float) -> I
     following = max(explored.batches, default=-1) + 1
     running: set[Future[dict[str, Any]]] = set()
     while True:
-        while len(running) < asked.jobs and time.monotonic() - start < asked.seconds:
+        is_over = time.monotonic() - start >= asked.seconds or (asked.first and explored.causes)
+        while len(running) < asked.jobs and not is_over:
             known = [cause.program.json() for cause in explored.causes]
             running.add(workers.submit(following, asked.seed, asked.subject, known))
             following += 1

@@ -58,7 +58,7 @@ class Reach:
 
     def cases(self, mutant: Mutant) -> list[str]:
         """In order of their cost, times how much else they execute than the mutant's file."""
-        wanted = frozenset(self._concerned(mutant))
+        wanted = self.concerned(mutant)
         file = self._of_file.get(mutant.file, frozenset())
         hit = [one for one in self._mapped if one.marked & wanted]
         order = {one.case: one.seconds * len(one.marked) / len(one.marked & (file | wanted)) for one in hit}
@@ -78,6 +78,10 @@ class Reach:
             for place in missing
             if (place[:3] in met if place.condition else not _raises(lines[place.file][place.line - 1]))
         ]
+
+    def concerned(self, mutant: Mutant) -> frozenset[int]:
+        """The marks of what a mutant changes."""
+        return frozenset(self._concerned(mutant))
 
     def _concerned(self, mutant: Mutant) -> Iterator[int]:
         """The statement itself; of one that only loading executes, those that show what it has made."""

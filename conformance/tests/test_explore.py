@@ -301,6 +301,14 @@ def test_an_interrupted_exploration_goes_on_where_it_stopped(tmp_path):
     assert explore(asked, lambda *_: None).programs == 0  # that one had come to its end
 
 
+@pytest.mark.slow
+def test_an_exploration_that_is_to_find_one_failure_ends_with_it(tmp_path):
+    planted = "conformance.defects.planted:ddp__gradients__divides_by_one_too_many"
+    explored = explore(Asked(planted, 1, 600.0, 2, tmp_path, first=True), lambda *_: None)
+    assert explored.causes
+    assert explored.seconds < 300
+
+
 def test_failures_of_two_workers_with_one_cause_are_one_cause():
     explored = Explored()
     new = {"program": program(buckets="tiny").json(), "kind": "differs", "text": "", "evidence": "", "drawn": ""}

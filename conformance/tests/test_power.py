@@ -281,19 +281,18 @@ def test_a_worker_that_died_is_no_kill_and_its_mutant_is_tried_again(tmp_path):
     assert "trouble" not in {row["end"] for row in ended.values()}
 
 
-def test_survivors_that_count_meet_faults_and_random_programs_and_die_of_them(tmp_path, monkeypatch):
+def test_survivors_that_count_meet_faults_and_random_programs_and_die_of_them(tmp_path):
     met = []
 
-    def explored(identity, asked):
-        met.append(identity)
-        return {"killed": identity == "a", "by": exploring.PROGRAMS, "outcome": "failed", "witness": "3.0 and not 2.0"}
+    def explored(row):
+        met.append(row["mutant"])
+        killed = row["mutant"] == "a"
+        return {"killed": killed, "by": exploring.PROGRAMS, "outcome": "failed", "witness": "3.0 and not 2.0"}
 
-    monkeypatch.setattr(exploring, "explored", explored)
     ends = {"a": "survived", "b": "not reached", "c": "survived", "d": "killed"}
     rows = [{"mutant": name, "end": end} for name, end in ends.items()]
     ended = measure.Ended(tmp_path / "ended.jsonl")
-    asked = exploring.Asked(1.0, 1, 1, tmp_path)
-    power._explore(rows, {"c": Judged(triage.PERFORMANCE, "why")}, asked, ended)
+    power._explore(rows, {"c": Judged(triage.PERFORMANCE, "why")}, explored, ended)
     assert met == ["a", "b"]
     assert [row["end"] for row in rows] == ["killed", "not reached", "survived", "killed"]
     assert ended["a"]["by"] == exploring.PROGRAMS
@@ -319,9 +318,14 @@ def test_what_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monk
         return subprocess.CompletedProcess(command, int(bad), "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    found = exploring.explored("impl/x.py:f:early return:1", exploring.Asked(1.0, 1, 1, tmp_path))
+    monkeypatch.setattr(exploring, "executed", lambda which, _: frozenset({1} if which == by else ()))
+    asked = exploring.Asked(1.0, 1, 1, tmp_path)
+    found = exploring.explored("impl/x.py:f:early return:1", frozenset({1, 2}), asked)
     assert found.get("by") == (by if expected else None)
     assert found["killed"] is expected
+    nowhere = exploring.explored("impl/x.py:f:early return:1", frozenset({2}), asked)
+    assert not nowhere["killed"]
+    assert "comes to it" in nowhere["witness"]
 
 
 @pytest.mark.parametrize("words", [

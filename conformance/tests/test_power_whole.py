@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from conformance.engine import inventory
-from conformance.power import drawing, marks
+from conformance.power import drawing, exploring, marks
 from conformance.workers import Driver
 
 pytestmark = pytest.mark.slow
@@ -70,6 +70,14 @@ def within(file, beginning):
     at = next(number for number, line in enumerate(lines, 1) if line.startswith(beginning))
     start = next(number for number in range(at, len(lines)) if "def __init__" in lines[number - 1])
     return {(file, line) for line in range(start, start + 5)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("by", [exploring.MATRIX, exploring.PROGRAMS])
+def test_what_faults_and_programs_execute_is_known(tmp_path, by):
+    found = exploring.executed(by, exploring.Asked(0.3, 1, 2, tmp_path))
+    of_file = {number for number, place in enumerate(marks.places(drawing.read())) if place.file == FILE}
+    assert len(of_file & found) > len(of_file) / 2
 
 
 def test_a_mutant_that_divides_wrongly_is_killed_with_a_witness(ask):
