@@ -43,8 +43,8 @@ def dicts_begin_anew_with_another_owner() -> None:
     edit("in _BY_KEY:", "in _BY_KEY - {dict}:", within="_may_count")
 
 
-@defect("HOOK-018", "HOOK-046")
-def counts_are_lost_when_buckets_settle() -> None:
+@defect("HOOK-018")
+def counts_are_lost_with_another_group() -> None:
     """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
     edit("    take_over(counted, self.optim)\n", "")
 
