@@ -1,11 +1,13 @@
 """Programs drawn at random: legal by construction, the same from the same seed, and judged as they should be."""
 
 import ast
+import contextlib
 import json
 import random
 import subprocess
 import sys
 from argparse import Namespace
+from concurrent.futures import Future
 from itertools import product
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from conformance import clauses
 from conformance.commands.explore import explore_command
 from conformance.deviations import built_in
 from conformance.engine.judgement import BROKEN
-from conformance.explore import axes, batch, covering, drawing, judging, listed, oracle
+from conformance.explore import axes, batch, covering, drawing, judging, listed, oracle, session
 from conformance.explore import tolerance as tolerances
 from conformance.explore.batch import smaller
 from conformance.explore.drawing import drawn
@@ -301,12 +303,22 @@ def test_an_interrupted_exploration_goes_on_where_it_stopped(tmp_path):
     assert explore(asked, lambda *_: None).programs == 0  # that one had come to its end
 
 
-@pytest.mark.slow
-def test_an_exploration_that_is_to_find_one_failure_ends_with_it(tmp_path):
-    planted = "conformance.defects.planted:ddp__gradients__divides_by_one_too_many"
-    explored = explore(Asked(planted, 1, 600.0, 2, tmp_path, first=True), lambda *_: None)
-    assert explored.causes
-    assert explored.seconds < 300
+class FakeWorkers(contextlib.nullcontext):
+    """Of each batch a row at once; a program fails in the second."""
+
+    def submit(self, number, *_):
+        failure = {"program": program(buffers="float").json(), "kind": "differs", "text": "3.0", "evidence": ""}
+        done = Future()
+        done.set_result({"batch": number, "met": [[]], "known": [], "new": [failure] if number == 1 else []})
+        return done
+
+
+@pytest.mark.parametrize(("first", "programs"), [(True, {2}), (False, range(3, 1_000_000))])
+def test_an_exploration_that_is_to_find_one_failure_ends_with_it(tmp_path, monkeypatch, first, programs):
+    monkeypatch.setattr(session, "Workers", lambda _: FakeWorkers(FakeWorkers()))
+    explored = explore(Asked("impl", 1, 1.0, 1, tmp_path, first=first), lambda *_: None)
+    assert len(explored.causes) == 1
+    assert explored.programs in programs
 
 
 def test_failures_of_two_workers_with_one_cause_are_one_cause():
