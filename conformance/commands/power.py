@@ -77,7 +77,7 @@ def power(given: Namespace) -> int:
                 assert mutant is not None
                 return exploring.explored(name, reached.concerned(mutant), asked)
 
-            _explore(rows, entries, explored, ended)
+            _explore(rows, entries, explored, ended, minutes)
     except KeyboardInterrupt:
         done = f"{len(rows)} mutant{'s' * (len(rows) != 1)}"
         print(f"conformance: interrupted after {done}; the same command continues", file=sys.stderr)
@@ -121,16 +121,20 @@ def _unreached(reached: Reach, pool: Pool) -> int:
 
 
 def _explore(
-    rows: Sequence[Row], entries: dict[str, Judged], explored: Callable[[Row], Mapping[str, Any]], ended: measure.Ended
+    rows: Sequence[Row], entries: dict[str, Judged], explored: Callable[[Row], Mapping[str, Any]], ended: measure.Ended,
+    minutes: float,
 ) -> None:
-    """Survivors that count meet faults and random programs; what these kill is killed."""
+    """Survivors that count meet faults and random programs; what these kill is killed. Each is asked once."""
     for row in rows:
         if row["end"] not in (SURVIVED, NOT_REACHED) or not triage.judged(row["mutant"], entries).counts:
+            continue
+        if row.get("explored", 0) >= minutes:
             continue
         found = explored(row)
         if found.get("killed"):
             row.update(end=KILLED, by=found["by"], outcome=found["outcome"], witness=found["witness"])
-            ended.add(row)
+        if "trouble" not in found:
+            ended.add({**row, "explored": minutes})
         why = found.get("trouble") or found.get("witness") or "neither faults nor random programs saw anything"
         print(f"explored    {row['mutant']}: {why}", flush=True)
 
