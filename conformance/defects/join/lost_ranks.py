@@ -284,3 +284,21 @@ def survivors_get_copies_of_what_groups_name() -> None:
 def survivors_of_a_shard_get_copies_of_what_groups_name() -> None:
     """The settings of a sharded optimizer that goes on name copies of its parameters."""
     edit("portable(by_place(known, shard.parameters()))", "portable(known)")
+
+
+@defect("JOIN-057")
+def who_is_in_a_context_goes_on_in_it() -> None:
+    """Ranks may form a smaller group inside a context over the ranks of before."""
+    edit("if model._join_session is not None:", "if False:", within="regroup")
+
+
+@defect("JOIN-057")
+def copies_may_lie_on_the_rank_itself() -> None:
+    """A distance around the whole group is taken, so that copies are lost with their rank."""
+    edit("farthest = max(self.shard.team.size - 1, 1)", "farthest = self.shard.team.size")
+
+
+@defect("JOIN-057")
+def shards_of_other_ranks_go_on() -> None:
+    """An optimizer that is sharded over other ranks than those of the model is taken."""
+    edit("if mirror.team.global_ranks() != team.global_ranks():", "if False:")

@@ -117,3 +117,30 @@ def answers_may_be_longer_in_an_overlapped_step() -> None:
 def answers_that_are_no_futures_fail_by_themselves() -> None:
     """In an overlapped step what a hook returns is taken for a future, whatever it is."""
     edit('for name in ("wait", "then", "done", "value")', "for name in ()", within="WrappedReduction.__init__")
+
+
+@defect("HOOK-018")
+def a_norm_of_order_nought_is_taken() -> None:
+    """Gradients may be clipped by a norm of the order 0, which counts them."""
+    edit("if not self.norm_type > 0:", "if self.norm_type < 0:", within="__post_init__")
+
+
+@defect("HOOK-018")
+def a_warm_up_may_do_without_a_hook() -> None:
+    """Who gives no hook to wrap may ask for a warm-up, in which nothing could be reduced."""
+    edit("if warm_up.iterations and hook is None:", "if False:")
+
+
+@defect("HOOK-018")
+def other_hooks_are_replaced() -> None:
+    """With reduce-scatter a hook that compresses is taken, and never called."""
+    edit('if hook is not None and getattr(hook, "__name__", "") != "allreduce_hook":', "if False:")
+
+
+@defect("HOOK-018")
+def flags_are_what_python_makes_of_them() -> None:
+    """The text "no" turns reduce-scatter on."""
+    edit(
+        'flag("shard_buckets", shard_buckets), flag("reduce_scatter", reduce_scatter)',
+        "bool(shard_buckets), bool(reduce_scatter)",
+    )
