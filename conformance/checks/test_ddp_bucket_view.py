@@ -130,23 +130,27 @@ class Beside(nn.Module):
         return first(x) + then(x)
 
 
-def share_a_layer(ctx, order, forwards):
+def share_a_layer(ctx, order, apart, forwards):
     """Two models with a layer in common, of whose losses one backward is made; gradients, or the refusal.
 
-    ``forwards``: which one's forward comes first.
+    ``apart``: before that, each has so many iterations by itself. ``forwards``: which one's forward comes first.
     """
     shared = models.scalar().to(ctx.device)
     models_of_both = [Beside(shared, own_first=place == forwards[0]) for place in (0, 1)]
     pair = [wrapped(ctx, each, gradient_as_bucket_view=True) for each in models_of_both]
     seen = []
+    for _ in range(apart):
+        for model in pair:
+            model.zero_grad(set_to_none=False)
+            model(mine(ctx)).sum().backward()
 
     def train():
         for iteration in range(3):
             for model in pair:
-                model.zero_grad(set_to_none=iteration == 0)
+                model.zero_grad(set_to_none=iteration == 0 and not apart)
             losses = {place: pair[place](mine(ctx)).sum() for place in forwards}
             loss = sum(losses[place] for place in order)
-            if ctx.rank == ctx.world - 1 and iteration:  # while others have sent one bucket and go on to the next
+            if ctx.rank == ctx.world - 1 and iteration + apart:  # while others have sent one bucket and go on to the next
                 loss.register_hook(lambda _: time.sleep(LATE_S))
             loss.backward()
             seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
@@ -154,11 +158,18 @@ def share_a_layer(ctx, order, forwards):
     return caught(train), seen
 
 
-@check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios={"one way round": (0, 1), "the other": (1, 0)})
+#: by name: in which order the losses are added, and how many iterations come before
+ORDERS = {
+    "one way round": ((0, 1), 0), "the other": ((1, 0), 0),
+    "one way round, later": ((0, 1), 2), "the other, later": ((1, 0), 2),
+}  # fmt: skip
+
+
+@check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios=ORDERS, each=True)
 def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ranks, scenario):
     mean = mean_of_all(ranks.world)
     for forwards in ((0, 1), (1, 0)):
-        for rank, (error, seen) in enumerate(ranks(share_a_layer, scenario, forwards)):
+        for rank, (error, seen) in enumerate(ranks(share_a_layer, *scenario, forwards)):
             refused = error is not None and error.is_a(RuntimeError) and "bucket" in error.text.lower()
             assert error is None or refused, f"rank {rank}: {error}"
             assert seen == [[2 * mean, mean, mean]] * len(seen), f"rank {rank}"

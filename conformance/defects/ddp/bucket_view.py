@@ -88,3 +88,9 @@ def only_the_newer_model_knows_of_a_layer_in_common() -> None:
 def every_gradient_is_taken_for_a_dense_one() -> None:
     """Where a sparse gradient lies is asked for as if it lay in one place."""
     edit("gradient is None or gradient.layout is not torch.strided or", "gradient is None or")
+
+
+@defect("DDP-117")
+def buckets_of_two_models_stay_where_gradients_are() -> None:
+    """Where another model averages a gradient, too, it stays in the bucket that it lay in."""
+    edit("self._lay_out(self.plan)", "pass", within="keep_gradients_apart")
