@@ -150,7 +150,7 @@ def share_a_layer(ctx, order, apart, forwards):
                 model.zero_grad(set_to_none=iteration == 0 and not apart)
             losses = {place: pair[place](mine(ctx)).sum() for place in forwards}
             loss = sum(losses[place] for place in order)
-            if ctx.rank == ctx.world - 1 and iteration + apart:  # while others have sent one bucket and go on to the next
+            if ctx.rank == ctx.world - 1 and iteration + apart:  # others have sent one bucket, and go on
                 loss.register_hook(lambda _: time.sleep(LATE_S))
             loss.backward()
             seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
