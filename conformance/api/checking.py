@@ -59,7 +59,7 @@ class Check:
     scenarios: Mapping[str, Any] = field(default_factory=dict)  # by name; empty: the check takes no scenario
     beyond: bool = True  # whether it also runs at larger worlds than it declares, if they are asked for
     at: Callable[[Any], Collection[int]] | None = None  # the worlds of one scenario; None: those of the check
-    each: bool = False  # whether the quick tier, too, runs every scenario
+    each: bool = True  # whether the quick tier, too, runs every scenario
 
     def ask_for_names(self, subject: Subject) -> None:
         """Raise ``Unsupported`` if the subject lacks a name that all areas of the check's clauses need.
@@ -97,7 +97,7 @@ def check(
     scenarios: Mapping[str, Any] | None = None,
     beyond: bool = True,
     at: Callable[[Any], Collection[int]] | None = None,
-    each: bool = False,
+    each: bool = True,
 ) -> Callable[[F], F]:
     """Declare a test to be the check of ``clauses``.
 
@@ -105,9 +105,8 @@ def check(
     A check for 3 and 4 also runs at larger worlds that are asked for, unless ``beyond=False``.
     ``backends`` limits it to these (otherwise any). ``deadline_s`` replaces the cluster's deadline for each run that
     the check makes. ``scenarios`` maps names to values of the argument ``scenario``, one at a time; ``at`` tells
-    the worlds of a scenario's value, where they are not those of the check. ``each`` says that the clause's statement
-    names these scenarios, or that nothing else enters their states: the quick tier runs each of them, where it else
-    runs the first and says "part".
+    the worlds of a scenario's value, where they are not those of the check. With ``each=False`` there are so many that
+    the quick tier runs the first only and says "part".
     """
     if not clauses:
         raise TypeError("a check needs at least one clause: @check('JOIN-001')")

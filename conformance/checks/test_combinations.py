@@ -21,18 +21,18 @@ def trains_as_one_process(ranks, combination, schedules):
     schedules.examine(examine, fixed=[combination.schedule(ranks.world)], drawn=False)
 
 
-@check("DDPJ-007", worlds=WORLDS, at=worlds_of, scenarios=combinations(**PLAIN, **BY_ALL))
+@check("DDPJ-007", worlds=WORLDS, at=worlds_of, each=False, scenarios=combinations(**PLAIN, **BY_ALL))
 def test_division_by_all_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
-@check("DDPJ-008", worlds=WORLDS, at=worlds_of, scenarios=combinations(**PLAIN, **BY_ACTIVE))
+@check("DDPJ-008", worlds=WORLDS, at=worlds_of, each=False, scenarios=combinations(**PLAIN, **BY_ACTIVE))
 def test_division_by_the_active_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
 @check(
-    "DDPJ-030", worlds=WORLDS, at=worlds_of,
+    "DDPJ-030", worlds=WORLDS, at=worlds_of, each=False,
     scenarios=combinations(**{**PLAIN, "use": UNUSED, "hook": ("no hook", *HOOKS)}, **BY_ALL),
 )
 def test_unused_parameters_combine_with_everything(ranks, scenario, schedules):
@@ -40,7 +40,7 @@ def test_unused_parameters_combine_with_everything(ranks, scenario, schedules):
 
 
 @check(
-    "DDPJ-032", worlds=WORLDS, at=worlds_of,
+    "DDPJ-032", worlds=WORLDS, at=worlds_of, each=False,
     scenarios=combinations(
         **{**PLAIN, "graph": ("static",), "use": ("all used", "some unused"), "hook": ("no hook", *HOOKS)}, **BY_ALL
     ),
@@ -49,16 +49,22 @@ def test_a_static_graph_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
-@check("DDPJ-033", worlds=WORLDS, at=worlds_of, scenarios=combinations(**{**PLAIN, "hook": HOOKS}, **BY_ALL))
+@check(
+    "DDPJ-033", worlds=WORLDS, at=worlds_of, each=False,
+    scenarios=combinations(**{**PLAIN, "hook": HOOKS}, **BY_ALL),
+)  # fmt: skip
 def test_a_communication_hook_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
-@check("DDPJ-014", worlds=WORLDS, at=worlds_of, scenarios=combinations(**{**PLAIN, "hook": HOOKS}, **BY_ACTIVE))
+@check(
+    "DDPJ-014", worlds=WORLDS, at=worlds_of, each=False,
+    scenarios=combinations(**{**PLAIN, "hook": HOOKS}, **BY_ACTIVE),
+)  # fmt: skip
 def test_a_communication_hook_combines_with_division_by_the_active(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
 
 
-@check("ZERO-022", worlds=WORLDS, at=worlds_of, scenarios=combinations(optimizer=("sharded",)))
+@check("ZERO-022", worlds=WORLDS, at=worlds_of, each=False, scenarios=combinations(optimizer=("sharded",)))
 def test_a_sharded_optimizer_combines_with_everything(ranks, scenario, schedules):
     trains_as_one_process(ranks, scenario, schedules)
