@@ -226,6 +226,27 @@ def test_a_context_that_was_built_before_a_move_averages_over_the_group_of_the_t
             assert told[rank][turn] == expected[: schedule[rank]], f"rank {rank}, turn {turn}"
 
 
+def change_partners_under_a_context(ctx, schedule):
+    """Of three ranks, two that train with the first one build contexts, and then move to a pair of their own."""
+    pairs = [dist.new_group(pair) for pair in ((0, 1), (0, 2), (1, 2))]
+    first = [wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=pairs[place]) for place in range(2)
+             if ctx.rank in (0, 1 + place)]  # fmt: skip
+    if ctx.rank == 0:
+        return []
+    context = first[0].join()
+    private(first[0], "_update_process_group")(pairs[2])
+    with context:
+        return steps(ctx, first[0], count=schedule[ctx.rank])
+
+
+@check("DDP-162", worlds=(3,), deadline_s=8, beyond=False)
+def test_a_context_that_was_built_before_a_change_of_partners_averages_over_that_of_the_time(ranks):
+    schedule = [0, 3, 1]
+    told, expected = ranks(change_partners_under_a_context, schedule), unevenly_alone((1, 2), schedule)
+    for rank, seen in enumerate(told):
+        assert seen == expected[: schedule[rank]], f"rank {rank}"
+
+
 # -- DDP-165: hooks
 
 

@@ -122,6 +122,12 @@ def a_context_stays_in_the_group_it_was_built_over() -> None:
 
 
 @defect("DDP-162", worlds=(3,))
+def a_group_of_as_many_ranks_counts_as_the_same() -> None:
+    """A context that was built before its model moved to other partners, as many as before, talks to the former."""
+    edit("or team != self._team:", "or team.size != self._team.size:", within="Join.__enter__")
+
+
+@defect("DDP-162", worlds=(3,))
 def a_context_that_is_entered_again_stays_in_its_group() -> None:
     """A context that is entered in another group than before talks to the ranks of the former one."""
     edit("self._team = team\n", "pass\n", within="Join.__enter__")
