@@ -259,8 +259,11 @@ def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
             assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 
-def train_with_a_hook_around(ctx, schedule, first):
-    """A subclass of the optimizer whose join hook is one of the user's around that of the class; calls, and gaps."""
+def train_with_a_hook_around(ctx, schedule, listed):
+    """A subclass of the optimizer whose join hook is one of the user's around that of the class; calls, and gaps.
+
+    ``listed``: first, last, or behind a second model, too, which is trained in every second iteration.
+    """
     calls = []
 
     class Own(ctx.subject.ZeroRedundancyOptimizer):
@@ -282,10 +285,16 @@ def train_with_a_hook_around(ctx, schedule, first):
     alone = Alone(ctx, model, "Adam", schedule)
     ddp = ctx.subject.DistributedDataParallel(model)
     zero, gaps = Own(model.parameters(), OPTIMIZERS["Adam"][0], **OPTIMIZERS["Adam"][1]), []
-    with ctx.subject.Join([zero, ddp] if first else [ddp, zero]):
+    joinables = {"first": [zero, ddp], "last": [ddp, zero]}
+    if listed == "behind two":
+        second = ctx.subject.DistributedDataParallel(models.Sum(1).to(ctx.device))
+        joinables[listed] = [ddp, second, zero]
+    with ctx.subject.Join(joinables[listed]):
         for iteration in range(schedule[ctx.rank]):
             zero.zero_grad()
             ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            if listed == "behind two" and iteration % 2:
+                second(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
             zero.step()
             alone.step(iteration)
             gaps.append(alone.gap(model))
@@ -296,11 +305,11 @@ def train_with_a_hook_around(ctx, schedule, first):
 
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_an_optimizer_may_have_a_join_hook_of_the_users_around_its_own(ranks):
-    schedule = scenario.linear(ranks.world, 1)
-    for first in (False, True):
-        for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule, first)):
-            assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}"
-            assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
+    schedule = scenario.linear(ranks.world)
+    for listed in ("last", "first", "behind two"):
+        for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule, listed)):
+            assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}: listed {listed}"
+            assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}: listed {listed}"
 
 
 def keep_gradients(ctx, schedule, cleared):

@@ -447,6 +447,12 @@ def hooks_around_those_of_models_are_passed_by() -> None:
     edit("self._run_main_hooks()", "pass")
 
 
+@defect("ZERO-022")
+def hooks_around_those_of_optimizers_go_with_the_last_model() -> None:
+    """The hook around an optimizer's runs as often as the last model begins iterations, and not the first."""
+    edit("else min(self._leaders)]", "else max(self._leaders)]", within="_run_main_hooks")
+
+
 @defect("DDPJ-038")
 def an_evaluation_begins_no_iteration() -> None:
     """A joinable beside a model notifies after each evaluation, and is heard after the first alone."""
