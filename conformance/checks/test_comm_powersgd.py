@@ -451,6 +451,54 @@ def test_what_one_parameter_has_lost_arrives_there_and_never_at_another(ranks, s
                 assert own > 1e-2, f"rank {rank}, iteration {iteration}: what weight {1 - quiet} had lost is gone"
 
 
+class InEitherOrder(nn.Module):
+    """Two weights whose gradients are what is fed; that of the weight at place ``first`` comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(8, 8) for _ in range(2))
+        self.first = 0
+
+    def forward(self, *fed):
+        last = (self.weights[1 - self.first] * fed[1 - self.first]).sum()
+        return last + (self.weights[self.first] * fed[self.first] + 0 * last).sum()
+
+
+def one_column_each(rank, iteration):
+    """A matrix for each weight, of which only the first column is not empty, and only the second."""
+    columns = torch.randn(2, 8, generator=torch.Generator().manual_seed(100 * rank + iteration))
+    return [torch.outer(column, torch.eye(8)[place]) for place, column in enumerate(columns)]
+
+
+def let_weights_change_places(ctx):
+    """Once each weight has factors of its own, gradients come in the other order, in another group of the same ranks.
+
+    By iteration, how far the gradients are from the mean.
+    """
+    library, gaps = ctx.subject.powerSGD_hook, []
+    state = library.PowerSGDState(
+        ctx.group, start_powerSGD_iter=2, use_error_feedback=False, orthogonalization_epsilon=1e-8
+    )
+    model = hooked(ctx, state, library.powerSGD_hook, model=InEitherOrder(), bucket_cap_mb=TINY_MIB)
+    for iteration in range(9):
+        if iteration == 5:
+            another_group(ctx, model, state, TINY_MIB)
+            model.module.first = 1
+        model.zero_grad()
+        model(*one_column_each(ctx.rank, iteration)).backward()
+        everybodys = zip(*(one_column_each(rank, iteration) for rank in range(ctx.world)), strict=True)
+        means = [sum(each) / ctx.world for each in everybodys]
+        pairs = zip(model.module.weights, means, strict=True)
+        gaps.append(max((weight.grad - mean).abs().max().item() for weight, mean in pairs))
+    return gaps
+
+
+@check("COMM-026", worlds=(1, 2, 3))
+def test_what_is_known_of_one_matrix_is_not_used_for_another_that_comes_in_its_place(ranks):
+    for rank, gaps in enumerate(ranks(let_weights_change_places)):
+        assert max(gaps) < 1e-4, f"rank {rank}: {gaps}"
+
+
 LARGE = 1e6  # more than any gradient is
 
 

@@ -533,6 +533,12 @@ def errors_of_what_is_compressed_no_more_stay() -> None:
 
 
 @defect("COMM-026")
+def factors_of_whatever_was_in_the_bucket_are_taken() -> None:
+    """A warm start goes on with the factors that the bucket of this number had, of whichever parameters they are."""
+    edit("self.q_memory_dict.get(index) if former == names else None", "self.q_memory_dict.get(index)")
+
+
+@defect("COMM-026")
 def factors_of_another_rank_of_approximation_are_taken() -> None:
     """The warm start takes the last factors although their number has changed."""
     edit("if last is not None and last.numel() == q_flat.numel():", "if last is not None:")

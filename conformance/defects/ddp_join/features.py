@@ -247,6 +247,12 @@ def shadowing_overwrites_delayed_gradients() -> None:
 
 
 @defect("DDP-034")
+def a_cast_that_all_ranks_have_made_is_refused_later() -> None:
+    """A model that was cast while all ranks had inputs is refused where one of them has run out."""
+    edit("    self.recast = False\n", "", within="_refuse_recast")
+
+
+@defect("DDP-034")
 def a_move_hides_a_cast_inside_the_block() -> None:
     """A cast that joined ranks cannot follow is not refused where the model is moved, or cast to the same, after it."""
     edit("self.iteration.recast |= specs", "self.iteration.recast = specs")
