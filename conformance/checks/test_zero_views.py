@@ -528,17 +528,21 @@ def test_an_added_group_of_another_dtype_is_refused_or_loses_no_bit(ranks):
 
 
 class Cautious(torch.optim.SGD):
-    """A user's optimizer that refuses a group whose rate is above one."""
+    """A user's optimizer that refuses a group whose rate is above one, and gives each group a setting of its own."""
 
     def add_param_group(self, param_group):
         if param_group.get("lr", 0) > 1:
             raise LookupError("too fast")
-        super().add_param_group(param_group)
+        super().add_param_group({"until": 4.0, **param_group})
+
+
+def settings_shown(optimizer):
+    return [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
 
 
 def add_what_is_refused(ctx, views):
     """What adding a group raises that the local optimizer refuses, how many there are then, and what differs after a
-    step without it and after one with it, when it is added once more with a smaller rate."""
+    step without it and after one with it, when it is added once more with a smaller rate, and shows its settings."""
     parameters, more = some_parameters(ctx), added_parameters(ctx)
     copies = [nn.Parameter(parameter.detach().clone()) for parameter in [*parameters, *more]]
     options = {"parameters_as_bucket_view": True} if views else {}
@@ -550,6 +554,7 @@ def add_what_is_refused(ctx, views):
         if iteration:
             told.append(caught(zero.add_param_group, {"params": more, "lr": 0.25}))
             ordinary.add_param_group({"params": copies[len(parameters) :], "lr": 0.25})
+            told.append(settings_shown(zero) == settings_shown(ordinary))
         give([*parameters, *more], iteration)
         give(copies, iteration)
         zero.step()
@@ -564,4 +569,4 @@ def test_after_a_group_that_the_local_optimizer_refuses_all_is_as_before(ranks):
         for rank, (refused, told) in enumerate(ranks(add_what_is_refused, views)):
             assert refused is not None, f"rank {rank} has heard of no refusal"
             assert "too fast" in refused.text, f"rank {rank}: {refused}"
-            assert told == [1, None, None, None], f"rank {rank}, {views=}: {told}"
+            assert told == [1, None, None, True, None], f"rank {rank}, {views=}: {told}"

@@ -307,6 +307,12 @@ def torchs_own_low_rank_is_no_average() -> None:
     edit("if name in _DIVIDE_BY_SIZE:", 'if name in _DIVIDE_BY_SIZE and "powerSGD" not in name:')
 
 
+@defect("DDPJ-014", worlds=(4,))
+def a_part_of_the_group_divides_as_the_whole() -> None:
+    """What one of torch's hooks has averaged over a part of the ranks is taken for an average over all of them."""
+    edit("group.size() / divisor_of(Team.of(group), bucket)", "group.size() / bucket.divisor()")
+
+
 @defect("DDPJ-014")
 def torchs_own_post_local_is_no_average() -> None:
     """torch's own post-local SGD is taken for local before it is."""
