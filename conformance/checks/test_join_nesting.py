@@ -180,7 +180,7 @@ def train_in_contexts_each(ctx, jobs):
 def test_models_of_contexts_inside_each_other_train_right_or_every_rank_is_told(ranks):
     rest = ranks.world - 1
     even, uneven = (2, *[2] * rest), (1, *[3] * rest)
-    jobs = [(even, 3, (0, 1, 2)), (uneven, 2, (0, 1)), (uneven, 3, (0, 1, 2)), (uneven, 3, (1, 2))]
+    jobs = [(even, 3, (0, 1, 2)), (uneven, 2, (0, 1)), (uneven, 3, (0, 1, 2)), (uneven, 3, (1, 2)), (uneven, 4, (2, 3))]
     jobs += [(schedule, 2, used, plain) for schedule in (even, uneven) for used in ((0, 1), (1, 0)) for plain in (0, 1)]
     trains_right_or_is_told(ranks, jobs)
 

@@ -252,6 +252,12 @@ def all_inner_contexts_are_one() -> None:
 
 
 @defect("JOIN-040")
+def the_fourth_context_is_as_deep_as_the_third() -> None:
+    """Of contexts inside each other the fourth is not told from the third, though a message has room for it."""
+    edit("min(len(self.team.tally.blocks) - 1, DEEPEST)", "min(len(self.team.tally.blocks), DEEPEST)")
+
+
+@defect("JOIN-040")
 def plain_contexts_inside_others_count_as_by_themselves() -> None:
     """The counts of a plain context inside a model's, or around it, have the shape that they have outside."""
     edit("if team is not self.team or len(team.tally.blocks) < 2:", "if True:")
