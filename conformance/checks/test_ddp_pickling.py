@@ -238,6 +238,28 @@ def test_a_restored_model_leaves_alone_what_it_left_alone_before(ranks):
         assert loud[1] == [[0.0, 1.0]] * 2, f"rank {rank}: not synchronised though that was switched on"
 
 
+CHANGED = {"require_forward_param_sync": False, "require_backward_grad_sync": False, "broadcast_bucket_size": 4096}
+
+
+def restore_what_was_changed(ctx):
+    """What a program has set on the object itself, as each way brings it back."""
+    ctx.subject.require("pickling")
+    told = []
+    for way in WAYS.values():
+        model = wrapped(ctx, models.scalar())
+        for name, value in CHANGED.items():
+            private(model, name)
+            setattr(model, name, value)
+        restored = brought_back(model, way)
+        told.append({name: getattr(restored, name) for name in CHANGED})
+    return told
+
+
+@check("DDP-158", worlds=(1,))
+def test_what_was_set_on_the_object_is_set_on_the_restored_one(ranks):
+    assert ranks(restore_what_was_changed) == [[CHANGED] * len(WAYS)]
+
+
 # -- DDP-159: old pickles and static graphs
 
 

@@ -129,6 +129,12 @@ def restored_models_follow_their_constructor() -> None:
 
 
 @defect("DDP-158")
+def chunks_of_buffers_are_as_large_as_in_the_beginning() -> None:
+    """A restored model sends its buffers in chunks of the default size, whatever size was set."""
+    edit("if name in own}", 'if name in own and name != "broadcast_bucket_size"}', within="parts_of")
+
+
+@defect("DDP-158")
 def restored_models_clone_their_outputs() -> None:
     """A restored model clones its outputs, whatever was set before."""
     edit("if name in own}", 'if name in own and name != "_ddp_sink_clone"}', within="parts_of")
