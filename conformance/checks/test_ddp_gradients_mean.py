@@ -80,8 +80,20 @@ class Aligned(nn.Module):
         return factor * ((2 * self.wide[None] if apart else self.wide[None]) + joined)
 
 
-def share_memory_on_one_rank(ctx, option):
-    model, told = ddp(ctx, Aligned(), **option), []
+class Behind(nn.Module):
+    """Two vectors; the gradient of one is the end of the other's on ranks that add them up as they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.last = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(4))
+
+    def forward(self, factor, apart):
+        last = 2 * self.last[None] if apart else self.last[None]
+        return factor * (self.wide[None] + torch.cat([torch.zeros_like(last), last], dim=1))
+
+
+def share_memory_on_one_rank(ctx, module, option):
+    model, told = ddp(ctx, module(), **option), []
     for iteration in range(3):
         model.zero_grad(set_to_none=iteration != 1)
         model(torch.tensor(12.0 * (1 + ctx.rank)).to(ctx.device), ctx.rank != iteration % ctx.world).sum().backward()
@@ -89,15 +101,31 @@ def share_memory_on_one_rank(ctx, option):
     return told
 
 
-@check("DDP-049", worlds=MANY, scenarios={str(option): option for option in (
-    {}, {"find_unused_parameters": True}, {"bucket_cap_mb": TINY_MIB}, {"gradient_as_bucket_view": True})})  # fmt: skip
+OPTIONS = {str(option): option for option in (
+    {}, {"find_unused_parameters": True}, {"bucket_cap_mb": TINY_MIB}, {"gradient_as_bucket_view": True})}  # fmt: skip
+
+
+def means_where_memory_is_shared(world, iteration):
+    """What each element is to get in an iteration: once, and if it counts double on all ranks but one."""
+    once = [12.0 * (1 + rank) / world for rank in range(world)]
+    return sum(once), 2 * sum(once) - once[iteration % world]
+
+
+@check("DDP-049", worlds=MANY, scenarios=OPTIONS)
 def test_gradients_that_lie_in_one_memory_on_one_rank_are_averaged_apart(ranks, scenario):
-    total = sum(12.0 * (1 + rank) for rank in range(ranks.world)) / ranks.world
-    for rank, told in enumerate(ranks(share_memory_on_one_rank, scenario)):
+    for rank, told in enumerate(ranks(share_memory_on_one_rank, Aligned, scenario)):
         for iteration, seen in enumerate(told):
-            shared = iteration % ranks.world
-            double = total + sum(12.0 * (1 + each) for each in range(ranks.world) if each != shared) / ranks.world
+            total, double = means_where_memory_is_shared(ranks.world, iteration)
             expected = {"first": [total] * 4, "second": [double] * 4, "third": [total] * 4, "wide": [double] * 8}
+            assert seen == expected, f"rank {rank}, iteration {iteration}: {seen}, and not {expected}"
+
+
+@check("DDP-049", worlds=MANY, scenarios=OPTIONS)
+def test_gradients_that_lie_in_one_memory_and_begin_apart_are_averaged_apart(ranks, scenario):
+    for rank, told in enumerate(ranks(share_memory_on_one_rank, Behind, scenario)):
+        for iteration, seen in enumerate(told):
+            total, double = means_where_memory_is_shared(ranks.world, iteration)
+            expected = {"wide": [total] * 8, "last": [double] * 4}
             assert seen == expected, f"rank {rank}, iteration {iteration}: {seen}, and not {expected}"
 
 

@@ -264,7 +264,9 @@ class BucketQueue:
         if not self._as_view:
             gradients = list(filter(_is_there, map(_gradient_of, self._parameters)))
             try:
+                # of two that overlap and begin in different places, one begins inside its memory
                 shared = len(set(map(torch.Tensor.data_ptr, gradients))) < len(gradients)
+                shared = shared or any(map(torch.Tensor.storage_offset, gradients))
             except RuntimeError:  # some have no memory: they are sparse, or of a class that keeps others inside
                 shared = True
             if shared:

@@ -711,6 +711,12 @@ def a_gradient_inside_another_is_not_seen() -> None:
 
 
 @defect("DDP-049")
+def a_gradient_that_begins_apart_is_not_looked_for() -> None:
+    """Gradients are parted only where two begin in one place, and not where one is the end of another."""
+    edit("shared or any(map(torch.Tensor.storage_offset, gradients))", "shared")
+
+
+@defect("DDP-049")
 def compiled_backwards_are_let_through() -> None:
     """Nobody looks whether the backward is to be compiled."""
     edit('"torch._dynamo" in sys.modules and kernels.backwards_are_compiled()', "pending is None")
