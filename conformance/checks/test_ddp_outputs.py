@@ -555,3 +555,31 @@ def test_where_use_is_searched_too_an_argument_that_is_handed_out_tells_of_no_ba
     modes = ("find_unused_parameters", "static_graph")
     ways = [{mode: True, "gradient_as_bucket_view": views} for mode in modes for views in (False, True)]
     assert ranks(hand_on, ways) == [scalar_means((3,) * ranks.world) * len(ways)] * ranks.world
+
+
+class HandingOnDeep(HandingOn):
+    """The same of an argument inside containers."""
+
+    def forward(self, x):
+        return {"given": x, "made": self.a(x["deep"][0]["x"])}
+
+
+def hand_on_deep(ctx, ways):
+    """A part of the loss depends on nothing but what the argument holds."""
+    found = []
+    for options in ways:
+        model, before = wrapped(ctx, HandingOnDeep(), **options), models.scalar().to(ctx.device)
+        for iteration in range(3):
+            model.zero_grad()
+            given = before(models.divisible_scalar(ctx.rank, iteration).to(ctx.device))
+            out = model({"deep": [{"x": given}]})
+            given.sum().backward(retain_graph=True)
+            out["made"].sum().backward()
+            found.append(gradient(model.module.a.weight))
+    return found
+
+
+@check("DDP-101", worlds=(2, 3), beyond=False)
+def test_an_argument_that_is_handed_out_deep_in_containers_tells_of_no_backward(ranks):
+    ways = [{}, {"find_unused_parameters": True}, {"static_graph": True}]
+    assert ranks(hand_on_deep, ways) == [scalar_means((3,) * ranks.world) * len(ways)] * ranks.world

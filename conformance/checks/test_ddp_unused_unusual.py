@@ -361,3 +361,44 @@ def test_where_a_forward_differentiates_all_that_there_is_gradients_are_averages
     for rank, (error, seen) in enumerate(ranks(train_inside, True)):
         assert error is None or error.is_a(RuntimeError), f"rank {rank}: {error}"
         assert error is not None or seen == [expected] * 3, f"rank {rank} has local gradients, and nobody says so"
+
+
+# -- DDP-099, DDP-105: a rank that passes a whole model by
+
+
+class Passing(nn.Module):
+    """A layer that is passed by where it is not used: what comes in goes out as it is, or as another tensor."""
+
+    def __init__(self, as_it_is):
+        super().__init__()
+        self.a, self.as_it_is = models.scalar(), as_it_is
+        nn.init.constant_(self.a.weight, 3.0)
+
+    def forward(self, x, use):
+        return self.a(x) if use else x if self.as_it_is else 1 * x
+
+
+def pass_by(ctx, as_it_is, options):
+    """Rank 0 alone uses a model, behind which all train another one in the same backward."""
+    before, model, told = wrapped(ctx, models.scalar()), wrapped(ctx, Passing(as_it_is), **options), []
+    for iteration in range(4):
+        before.zero_grad()
+        model.zero_grad()
+        model(before(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)), ctx.rank == 0).sum().backward()
+        told.append((gradients(before), gradients(model)))
+    return told
+
+
+@check("DDP-099", "DDP-105", worlds=(2, 3), beyond=False, each=True, scenarios={
+    "searched": {"find_unused_parameters": True}, "static": {"static_graph": True},
+})  # fmt: skip
+def test_a_model_that_a_rank_passes_by_is_reduced_before_the_one_that_comes_before_it(ranks, scenario):
+    expected, world = [], ranks.world
+    for iteration in range(4):
+        before, model = models.scalar(), Passing(True)
+        for rank in range(world):
+            (model(before(models.divisible_scalar(rank, iteration)), rank == 0).sum() / world).backward()
+        expected.append((gradients(before), gradients(model)))
+    for as_it_is in (True, False):
+        for rank, told in enumerate(ranks(pass_by, as_it_is, scenario)):
+            assert told == expected, f"rank {rank}, {as_it_is=}"

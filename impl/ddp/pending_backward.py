@@ -10,7 +10,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from . import kernels
-from .containers import map_tensors
+from .containers import find_tensors, map_tensors
 from .graph import leaves_behind
 from .messages import MODEL_GONE
 
@@ -208,15 +208,8 @@ def _accumulates() -> bool:
 
 
 def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
-    """The arguments of a forward that have a graph, and where it ends: those given as they are, or in a list, a tuple
-    or a dictionary."""
-    found: dict[torch.Tensor, Any] = {}
-    for value in (*inputs, *kwargs.values()):
-        items = value if type(value) in (list, tuple) else value.values() if type(value) is dict else (value,)
-        for item in items:
-            if isinstance(item, torch.Tensor) and item.grad_fn is not None:
-                found[item] = item.grad_fn
-    return found
+    """The arguments of a forward that have a graph, and where it ends: those given as they are, or in containers."""
+    return {given: given.grad_fn for given in find_tensors([*inputs, *kwargs.values()]) if given.grad_fn is not None}
 
 
 class OutputSink(torch.autograd.Function):

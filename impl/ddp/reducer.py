@@ -323,13 +323,14 @@ class Reducer:
             self._refuse_a_loss_inside(sync, found)
         made = [each for each in found if given.get(each, _NOWHERE) is not each.grad_fn] if given else found
         # under a transform, as vmap's, outputs do not tell of the graph behind them
-        through_sink = (self.facts.searched or self.facts.holds_back) and not kernels.transforming()
+        tells = self.facts.use_varies and not kernels.transforming()
+        through_sink = tells and (self.facts.searched or self.facts.holds_back)
         # also where a sink follows: a container may keep the tensors that it was made with
         call_when_backward_begins(made, pending, self.begin, changeable=not through_sink)
         if self.facts.searched and through_sink:
             pending.unused = self._out_of_reach(found)
-        if through_sink:
-            output = tied(output, made, pending, self.begin, clone)
+        if through_sink or (tells and not pending.noticeable):  # then an argument that is handed out must do
+            output = tied(output, made if pending.noticeable else found, pending, self.begin, clone)
         self.admit(pending)
         return output
 
@@ -449,6 +450,8 @@ class Reducer:
                 self.forwards.early = []
                 for index in came_early:
                     self.arrived(index)
+            if self.usage.unused and self._remote is None and not self.facts.holds_back:
+                self._start_full_buckets()  # nothing need arrive for those; a model behind this one is reduced later
 
     def _open(self, pending: PendingBackward) -> None:
         if self.plan.left_out:

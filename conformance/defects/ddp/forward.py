@@ -32,7 +32,7 @@ def the_options_hide_what_the_module_calls_by_their_name() -> None:
 @defect("DDP-037")
 def always_ties_outputs() -> None:
     """Outputs pass the sink even where nothing is searched for, and come back as other objects."""
-    edit("(self.facts.searched or self.facts.holds_back) and", "pending.sync and")
+    edit("tells and (self.facts.searched or self.facts.holds_back)", "pending.sync")
 
 
 @defect("DDP-044")

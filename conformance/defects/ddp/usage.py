@@ -300,7 +300,7 @@ def attributes_of_mappings_stay_behind_the_sink() -> None:
 @defect("DDP-112")
 def no_clones_while_a_static_graph_is_learned() -> None:
     """In the first iteration of a static graph outputs do not pass the sink."""
-    edit("(self.facts.searched or self.facts.holds_back) and", "self.facts.searched and")
+    edit("tells and (self.facts.searched or self.facts.holds_back)", "tells and self.facts.searched")
 
 
 @defect("DDP-109")
@@ -417,3 +417,28 @@ def objects_without_outputs_are_copied() -> None:
 def what_was_cleared_counts_as_used_where_it_is_left_out() -> None:
     """What was used under no_sync may not be left out again although its gradient was cleared."""
     edit("if self._since_sync[index] and parameters[index].grad is not None:", "if self._since_sync[index]:")
+
+
+@defect("DDP-099")
+def a_model_that_is_passed_by_waits_for_the_end() -> None:
+    """Buckets of which nothing is used start at the end of the backward, behind those of a model that is reduced
+    before it on other ranks."""
+    edit("if self.usage.unused and self._remote is None and not self.facts.holds_back:", "if False:")
+
+
+@defect("DDP-099")
+def what_is_handed_out_never_tells_of_a_backward() -> None:
+    """A rank whose forward has only its argument to hand out does not take part in the reduction."""
+    edit("made if pending.noticeable else found", "made")
+
+
+@defect("DDP-105")
+def what_is_handed_out_tells_until_a_static_graph_is_learned() -> None:
+    """Once use is agreed on, a rank whose forward has only its argument to hand out leaves the reduction."""
+    edit("through_sink or (tells and not pending.noticeable)", "through_sink")
+
+
+@defect("DDP-101")
+def arguments_are_known_outside_of_containers_only() -> None:
+    """An argument that lies inside a container and is handed out with it is taken for an output."""
+    edit("find_tensors([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
