@@ -660,10 +660,23 @@ def set_rates_in_closures(ctx, make):
     return [*params, *rates]
 
 
+def set_tensors_in_closures(ctx, make):
+    params = some_parameters(ctx, 8)
+    optimizer = make(params, torch.optim.Adam, lr=0.5)
+
+    def closure():
+        give(params, 0)
+        optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
+
+    optimizer.step(closure)
+    return params
+
+
 @check("ZERO-011", worlds=MANY)
 def test_a_rate_that_a_closure_sets_holds_in_its_step(ranks):
-    for rank, gap in enumerate(ranks(beside_the_ordinary, set_rates_in_closures)):
-        assert gap is None, f"rank {rank}: {gap}"
+    for program in (set_rates_in_closures, set_tensors_in_closures):
+        for rank, gap in enumerate(ranks(beside_the_ordinary, program)):
+            assert gap is None, f"rank {rank}: {gap}"
 
 
 def change_what_was_given(ctx, make):

@@ -149,8 +149,8 @@ class Shard:
         self.look_at_trainability()
         given = {} if closure is None else {"closure": self._heard(closure)}
         try:
-            # of two with one memory the first is stepped to the end before the second
-            with nullcontext() if self._memory.shared else small_ones_at_once(self.optim):
+            # of two with one memory the first is stepped to the end before the second; a closure may change settings
+            with nullcontext() if given or self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
             copy_settings(self.optim.param_groups, self.exposed.param_groups)

@@ -92,6 +92,12 @@ def rates_of_closures_come_too_late() -> None:
     edit("self._heard(closure)", "closure")
 
 
+@defect("ZERO-011")
+def rates_in_tensors_of_closures_are_refused() -> None:
+    """Steps with a closure take small parameters at once, too: a rate in a tensor that it sets is refused there."""
+    edit("if given or self._memory.shared", "if self._memory.shared", within="Shard.step")
+
+
 @defect("ZERO-020")
 def rates_of_closures_do_not_reach_joined_ranks() -> None:
     """Joined ranks are told the settings of before the closure was called."""
