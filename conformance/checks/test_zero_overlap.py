@@ -51,6 +51,46 @@ def test_a_group_cannot_be_added_and_the_refusal_changes_nothing(ranks):
         assert gaps == {}
 
 
+def change_groups(ctx, change):
+    """What is raised, if groups are changed amid training, or where parameters are not those of one process."""
+    gaps = {}
+
+    def train():
+        overlapped = Overlapped(ctx, "SGD with momentum and decay", grouped=in_two_groups)
+        gaps.update(overlapped.train_many(range(INITIALISED)))
+        for optimizer in (overlapped.zero, overlapped.alone.optimizer):
+            change(optimizer.param_groups)
+        gaps.update(overlapped.train_many(range(INITIALISED, INITIALISED + 2)))
+
+    return caught(train), gaps
+
+
+def move_the_first(groups):
+    groups[1]["params"].append(groups[0]["params"].pop(0))
+
+
+def move_the_last(groups):
+    groups[1]["params"].insert(0, groups[0]["params"].pop())  # all of them stay in the order that they have
+
+
+def swap(groups):
+    groups.reverse()
+
+
+def take_out(groups):
+    groups[1]["params"].pop()
+
+
+@check("ZERO-025", worlds=MANY, deadline_s=10)
+def test_parameters_that_come_to_another_group_are_refused_or_stepped_with_its_settings(ranks):
+    for change in (move_the_first, move_the_last, swap, take_out):
+        errors, gaps = zip(*ranks(change_groups, change), strict=True)
+        if any(errors):
+            assert_refused(errors, RuntimeError, "group")
+        else:
+            assert gaps == ({},) * ranks.world, change.__name__
+
+
 def train_two_groups(ctx):
     """Where several groups end: refused when built, refused later, or trained (with what differences)."""
     try:

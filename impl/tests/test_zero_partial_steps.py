@@ -36,7 +36,7 @@ def sharded(kind, **settings):
     """Four parameters in two groups, and what PartialSteps asks of a shard."""
     params = [nn.Parameter(torch.full((2,), float(place))) for place in range(4)]
     optim = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.5}], **settings)
-    exposed = [{key: value for key, value in group.items() if key != "params"} for group in optim.param_groups]
+    exposed = list(map(dict, optim.param_groups))
     shard = SimpleNamespace(
         optim=optim,
         exposed=SimpleNamespace(param_groups=exposed, state=optim.state),

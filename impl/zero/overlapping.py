@@ -54,10 +54,22 @@ class PartialSteps:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._owned = shard.owned_by(shard.team.rank)
+        # all parameters, by group
+        self._groups = _by_group(shard)
         # id of a parameter -> index of its group
         self._group_of = {id(p): g for g, group in enumerate(shard.optim.param_groups) for p in group["params"]}
         # whether this iteration has begun, and something of it been stepped
         self._begun = self._stepped = False
+
+    def check_groups_unchanged(self) -> None:
+        """RuntimeError if a parameter has come, gone or changed its place since the owners were fixed (ZERO-025)."""
+        now = _by_group(self._shard)
+        if _ids(now) != _ids(self._groups):
+            raise RuntimeError(
+                "Parameters of the optimizer's groups were added, taken out or moved to other places, which "
+                "overlap_with_ddp=True does not allow: buckets and owners are fixed. Change settings of the groups as "
+                "they are, build another optimizer, or step without overlap."
+            )
 
     def begin(self) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031)."""
@@ -122,6 +134,14 @@ class PartialSteps:
         self._shard.exposed._opt_called = True  # type: ignore[attr-defined]
 
 
+def _by_group(shard: Shard) -> list[list[torch.Tensor]]:
+    return [list(group["params"]) for group in shard.exposed.param_groups]
+
+
+def _ids(groups: list[list[torch.Tensor]]) -> list[list[int]]:
+    return [list(map(id, members)) for members in groups]
+
+
 class Overlap:
     """An optimizer that steps inside DDP's backward, as the hooks' session sees it; ``zero.overlap`` holds it.
 
@@ -173,6 +193,7 @@ class Overlap:
 
     def begin(self, session: FollowedSession | None) -> None:
         """Begin an iteration with the present settings; inside a join context joined ranks are told of them."""
+        self._initialized().check_groups_unchanged()
         self.shard.check_trainability_unchanged()
         if session is not None:
             self._joining.share_settings(session)

@@ -45,6 +45,12 @@ def group_is_added_in_overlap_mode() -> None:
     edit("if self._under_construction:", "if self._under_construction or self.overlap is not None:")
 
 
+@defect("ZERO-025")
+def groups_are_those_of_before() -> None:
+    """In overlap mode a parameter that is moved to another group goes on with the settings of the former one."""
+    edit("if _ids(now) != _ids(self._groups):", "if len(_ids(now)) != len(self._groups):")
+
+
 @defect("ZERO-030")
 def idle_rank_cannot_be_built() -> None:
     """The groups of a rank that owns nothing are left out, and its local optimizer cannot be built without any."""
