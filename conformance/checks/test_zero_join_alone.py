@@ -14,6 +14,7 @@ from conformance.fixtures.sharding import (
     Twice,
     first_gap,
     give,
+    in_two_groups,
     sharded,
     some_parameters,
     step_by_sums,
@@ -209,6 +210,11 @@ def append(params, optimizer):
     optimizer.param_groups[0]["params"] = params
 
 
+def replace(params, optimizer):
+    params[:] = [nn.Parameter(parameter.detach().clone()) for parameter in params]  # which have no momentum
+    optimizer.param_groups[0]["params"] = params
+
+
 def change_later(ctx, schedule, change):
     """Who is left changes the parameters before the last iteration but one: the error, and there the gap at the end."""
     params = some_parameters(ctx)
@@ -234,10 +240,46 @@ def change_later(ctx, schedule, change):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_parameters_that_a_live_rank_casts_reshapes_or_adds_are_refused_or_stepped(ranks):
-    for change in (cast, grow, append):
+    for change in (cast, grow, append, replace):
         errors, gaps = zip(*ranks(change_later, scenario.one_long(ranks.world, 0, 1), change), strict=True)
         if any(errors):
             assert_refused(errors, RuntimeError, "parameters")
             assert errors[0].text in errors[1].text, f"{change.__name__}: {errors[1]}"
         else:
             assert gaps == (None,) * ranks.world, change.__name__
+
+
+def rearrange_later(ctx, schedule, change):
+    """Who is left changes the groups before the last iteration but one: the gap at the end, on every rank."""
+    params = some_parameters(ctx, 8)
+    ordinary = Reference(params, "SGD with momentum and decay", in_two_groups)
+
+    def train(optimizer, targets, iterations):
+        for iteration in range(iterations):
+            if iteration == max(schedule) - 2:
+                change(optimizer.param_groups)
+            give(targets, iteration)
+            optimizer.step()
+
+    zero = sharded(ctx, in_two_groups(params), "SGD with momentum and decay")
+    with ctx.subject.Join([zero]):
+        train(zero, params, schedule[ctx.rank])
+    train(ordinary.optimizer, ordinary.parameters, max(schedule))
+    return ordinary.gap(params)
+
+
+def turn_around(groups):
+    for group in groups:
+        group["params"].reverse()
+
+
+def let_most_change_groups(groups):
+    first, second = (group["params"] for group in groups)
+    first[:], second[:] = second[1:], [*first, second[0]]
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_joined_ranks_step_parameters_in_the_groups_to_which_live_ones_have_moved_them(ranks):
+    for change in (turn_around, let_most_change_groups):
+        gaps = ranks(rearrange_later, scenario.one_long(ranks.world, 0, 1), change)
+        assert gaps == [None] * ranks.world, change.__name__

@@ -12,7 +12,6 @@ The settings go out only while somebody has joined; otherwise a step sends what 
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -55,12 +54,19 @@ class Joining:
         self._channel: SettingsChannel
         #: the step in the present block that an exception has ended here, before this rank sent anything of it
         self.broken: BrokenOff | None = None
-        # the parameters as they were at the beginning of the block, and at the last step with inputs everywhere
+        # the parameters of the beginning of the block, later of the last step with inputs everywhere, and their forms;
+        # all ranks know each by its place here, whatever group the program moves it to
+        self._known: list[torch.Tensor] = []
         self._forms: list[Any] = []
 
     def enter(self) -> None:
         """A block begins: all ranks stand at one place."""
-        self.broken, self._forms = None, forms_of(self._shard.parameters())
+        self.broken = None
+        self._note_parameters()
+
+    def _note_parameters(self) -> None:
+        self._known = self._shard.parameters()
+        self._forms = forms_of(self._known)
 
     def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank."""
@@ -91,7 +97,7 @@ class Joining:
             self._look_at_forms(session, absent)
         if absent:
             settings = by_place(settings, self._shard.parameters())
-            self._pass_on(GroupSettings(settings, self._shard.sent, arguments), absent, session)
+            self._pass_on(GroupSettings(settings, self._shard.sent, arguments, self._members()), absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
         return loss
@@ -106,15 +112,26 @@ class Joining:
             raise
 
     def _look_at_forms(self, session: FollowedSession, absent: Sequence[GroupRank]) -> None:
-        forms = forms_of(self._shard.parameters())
-        if absent and forms != self._forms and Counter(forms) != Counter(self._forms):  # they may change their order
+        if not absent:
+            self._note_parameters()
+        elif set(self._shard.parameters()) != set(self._known) or forms_of(self._known) != self._forms:
             raise RuntimeError(
-                "Parameters of this optimizer were cast, reshaped, added or taken out in a join block after some rank "
-                f"had run out of inputs: only group ranks {list(map(int, session.active_ranks))} have done it. A rank "
-                "that shadows goes on with the parameters that it has. Change them before the block, or while all "
-                "ranks have inputs."
+                "Parameters of this optimizer were cast, reshaped, replaced, added or taken out in a join block after "
+                f"some rank had run out of inputs: only group ranks {list(map(int, session.active_ranks))} have done "
+                "it. A rank that shadows goes on with the parameters that it has. Change them before the block, or "
+                "while all ranks have inputs."
             )
-        self._forms = forms
+
+    def _members(self) -> list[list[int]]:
+        """By group, which parameters it has."""
+        number_of = {parameter: number for number, parameter in enumerate(self._known)}
+        return [[number_of[parameter] for parameter in group["params"]] for group in self._shard.exposed.param_groups]
+
+    def _arrange(self, members: list[list[int]]) -> None:
+        """On a joined rank: let each parameter stand where live ranks have it."""
+        for group, numbers in zip(self._shard.exposed.param_groups, members, strict=True):
+            group["params"] = [self._known[number] for number in numbers]
+        self._shard.look_at_parameters()
 
     def _all_live(self, session: FollowedSession, moved: bool) -> bool:
         """Whether all ranks are there. RuntimeError if not, though parameters have moved within the step."""
@@ -130,7 +147,6 @@ class Joining:
 
     def shadow_step(self, session: FollowedSession) -> None:
         """The same step on a rank that has joined."""
-        self._shard.look_at_parameters()  # the program may have changed them since the last step here
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
         self._shard.take_settings(received.settings, received.sent)
@@ -168,7 +184,7 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        ours = GroupSettings(settings, self._shard.sent, {})
+        ours = GroupSettings(settings, self._shard.sent, {}, [])  # which change their groups in no overlapped step
         received, _, _ = self._channel.exchange(ours, [], session.source, {}, session.watch)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent)
@@ -202,6 +218,9 @@ class Joining:
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
         sparse = sparse_gradients(parameters, marks) if sending else {}
         received, marks, sparse = self._channel.exchange(settings, marks, session.source, sparse, watch)
+        if session.shadowing:
+            self._arrange(received.members)
+            parameters = self._shard.owned_by(*absent)
         gradients = exchange_gradients(team, parameters, marks, session.source, sparse, watch)
         mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)

@@ -22,6 +22,20 @@ def a_step_that_failed_alone_is_passed_over() -> None:
     edit("shadowed=True):\n            loss =", "shadowed=False):\n            loss =")
 
 
+@defect("ZERO-020")
+def joined_ranks_keep_parameters_in_their_order() -> None:
+    """A joined rank does not follow where live ranks have moved parameters, and takes gradients for those of others."""
+    edit("self._arrange(received.members)", "pass")
+
+
+@defect("ZERO-020")
+def parameters_in_the_place_of_others_are_let_pass() -> None:
+    """Parameters that live ranks put in the places of others are stepped by joined ranks with the momentum of these."""
+    edit("set(self._shard.parameters()) != set(self._known) or ", "")
+    edit("number_of[parameter] for", "number_of.get(parameter, place) for place,", within="_members")
+    edit("in group[\"params\"]] for", "in enumerate(group[\"params\"])] for", within="_members")
+
+
 @defect("ZERO-023")
 def hook_refuses_with_a_type_error() -> None:
     """The join hook refuses a foreign object with a TypeError."""
@@ -190,13 +204,7 @@ def who_catches_a_failed_step_goes_on() -> None:
 @defect("ZERO-020")
 def what_live_ranks_cast_is_sent_to_joined_ones() -> None:
     """Parameters that live ranks have cast or reshaped are sent to ranks that have joined, whose own are as before."""
-    edit("if absent and forms", "if False and forms")
-
-
-@defect("ZERO-020")
-def who_has_joined_does_not_look_at_the_groups() -> None:
-    """What the program has changed in the groups since a joined rank's last step is not noticed there."""
-    edit("self._shard.look_at_parameters()  # the program", "pass  # the program")
+    edit(" or forms_of(self._known) != self._forms", "")
 
 
 @defect("ZERO-022")
