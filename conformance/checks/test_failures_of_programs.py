@@ -28,6 +28,7 @@ MEETS_S = 0.5  # the ranks each other
 STANDS_STILL_S = 2.0
 COMPUTES_S = 1.4
 DEADLINE_S = 15.0
+INTERRUPTIONS, LATE_S, BEFORE_ITS_END_S = 5, 0.045, 0.008
 
 
 def others_are_told(ranks, function, *args, **options):
@@ -215,10 +216,19 @@ def test_a_rank_that_computes_without_a_pause_is_late_and_not_lost(ranks):
         assert [end.value] == scalar_means((1,) * ranks.world), f"rank {rank}"
 
 
-# -- DDP-049: Ctrl-C
+# -- DDP-049: Ctrl-C and other signals
 
 
-def interrupt_a_wait(ctx, hooked):
+def interrupted_by(error):
+    """A handler of a signal that raises this."""
+
+    def interrupt(*_):
+        raise error
+
+    return interrupt
+
+
+def interrupt_a_wait(ctx, hooked, error):
     """Rank 0 is interrupted while it waits for the others, and takes its groups down; whether it was."""
     model = ddp(ctx, models.scalar(), process_group=dist.new_group())
     if hooked:
@@ -227,12 +237,14 @@ def interrupt_a_wait(ctx, hooked):
     if ctx.rank != 0:
         ctx.store.wait(["done"])
         return True
+    before = signal.signal(signal.SIGINT, interrupted_by(error))
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted = False
     try:
         loss.backward()
-    except KeyboardInterrupt:
+    except error:
         interrupted = True
+    signal.signal(signal.SIGINT, before)
     del model, loss
     gc.collect()
     dist.destroy_process_group()  # the others have all they need to wait for ever
@@ -242,11 +254,47 @@ def interrupt_a_wait(ctx, hooked):
 
 @check(
     "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, each=True,
-    scenarios={"for a reduction": False, "for a hook": True},
+    scenarios={
+        "for a reduction": (False, KeyboardInterrupt), "for a hook": (True, KeyboardInterrupt),
+        "for a reduction, by an error": (False, BadBatch), "for a hook, by an error": (True, BadBatch),
+    },
 )  # fmt: skip
 def test_an_interrupted_wait_ends_and_so_does_the_program(ranks, scenario):
     assert ranks.subject.PeerFailed
-    run = ranks.run(interrupt_a_wait, scenario, stall_s=DEADLINE_S)
+    run = ranks.run(interrupt_a_wait, *scenario, stall_s=DEADLINE_S)
     for rank, end in enumerate(run.outcomes):
         assert isinstance(end, Finished), run.summary()
         assert end.value, f"rank {rank} was not interrupted"
+
+
+def interrupt_waits_shortly_before_their_end(ctx):
+    """Rank 0 waits for the others' gradients and gets a signal meanwhile. How often its handler has raised an error,
+    and how often that has come out of the backward."""
+    model = ddp(ctx, models.scalar())
+    raised, came_out = [], 0
+
+    def interrupt(*_):
+        raised.append(None)
+        raise BadBatch
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    for number in range(2 + INTERRUPTIONS):  # the buckets are settled after two
+        loss = model(models.divisible_scalar(ctx.rank, number)).sum()
+        dist.barrier()
+        try:
+            if ctx.rank != 0:
+                time.sleep(LATE_S)
+            elif number >= 2:
+                signal.setitimer(signal.ITIMER_REAL, LATE_S - BEFORE_ITS_END_S)
+            loss.backward()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except BadBatch:
+            came_out += 1
+    signal.signal(signal.SIGALRM, before)
+    return len(raised), came_out
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_what_a_signal_handler_raises_in_a_wait_comes_out(ranks):
+    for raised, came_out in ranks(interrupt_waits_shortly_before_their_end):
+        assert came_out == raised, f"{raised} errors of a handler, and {came_out} came out of the waits"

@@ -155,6 +155,8 @@ class Pending:
                     self.work.wait(timedelta(seconds=slice_s))
                     return
                 except Exception as error:
+                    if _is_of_a_handler(error, self.work):
+                        raise
                     # one that ran out lasted about its full time and left the work unfinished; all else is a failure
                     if time.monotonic() - started < slice_s / 2:
                         fail(error, watch, self._place, self._team)
@@ -163,10 +165,9 @@ class Pending:
                     return
                 look(watch, self._place, self._team, begun)
                 started = time.monotonic()
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C: the program is to end, and may not wait for this collective then
-            self._team.abandon()
+        except BaseException:
+            if not self.work.is_completed():  # Ctrl-C, say: the program is to end, and may not wait for it then
+                self._team.abandon()
             raise
 
     def _end(self, watch: Watch | None) -> None:
@@ -208,8 +209,6 @@ def poll_on_host(
                 next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
             time.sleep(nap)
             nap = min(nap * 1.3, _LONGEST_NAP_S)
-    except Exception:
-        raise
     except BaseException:  # Ctrl-C, as in Pending
         team.abandon()
         raise
@@ -255,6 +254,16 @@ def _placed(place: str, team: Team) -> Iterator[None]:
             error.add_note(where)
         team.abandon()
         raise
+
+
+def _is_of_a_handler(error: Exception, work: Any) -> bool:
+    """Whether a signal handler of the program's has raised what came out of the call of ``work.wait``.
+
+    Python runs it when the call returns, after the time limit as a rule: the error looks like that of the limit.
+    """
+    assert error.__traceback__ is not None
+    below = error.__traceback__.tb_next  # none of what C++ code raises
+    return below is not None and below.tb_frame.f_code is not getattr(work.wait, "__code__", None)
 
 
 def _wait_without_limit(work: Any) -> None:

@@ -134,13 +134,31 @@ def every_exit_is_a_good_one() -> None:
 @defect("DDP-049")
 def an_interrupted_reduction_is_waited_for() -> None:
     """After Ctrl-C in a reduction the program waits for the peers at its end."""
-    edit("        self._team.abandon()\n        raise\n", "        raise\n", within="Pending._wait_in_slices")
+    edit("if not self.work.is_completed():  # Ctrl-C", "if False:  # Ctrl-C", within="Pending._wait_in_slices")
+
+
+@defect("DDP-049")
+def a_reduction_that_a_handlers_error_interrupts_is_waited_for() -> None:
+    """After an error of a signal handler in a reduction the program waits for the peers at its end."""
+    edit("    except BaseException:\n", "    except KeyboardInterrupt:\n", within="Pending._wait_in_slices")
 
 
 @defect("DDP-049")
 def an_interrupted_hook_is_waited_for() -> None:
     """After Ctrl-C in a wait for a hook the program waits for the peers at its end."""
     edit("        team.abandon()\n        raise\n", "        raise\n", within="poll_on_host")
+
+
+@defect("DDP-049")
+def a_hook_that_a_handlers_error_interrupts_is_waited_for() -> None:
+    """After an error of a signal handler in a wait for a hook the program waits for the peers at its end."""
+    edit("    except BaseException:  # Ctrl-C", "    except KeyboardInterrupt:  # Ctrl-C", within="poll_on_host")
+
+
+@defect("DDP-049")
+def a_handlers_error_is_taken_for_the_end_of_a_slice() -> None:
+    """What a signal handler raises in a wait is lost where the collective ends before the wait looks."""
+    edit("if _is_of_a_handler(error, self.work):", "if False:", within="Pending._wait_in_slices")
 
 
 @defect("JOIN-057")
