@@ -15,6 +15,7 @@ from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
+from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.training import ddp, numbers
 from conformance.ranks import Finished, caught
 
@@ -322,6 +323,51 @@ def assert_as_lost(way, place, segments, world, where):
         made = death.iteration + (place < death.model or (place == death.model and furthest))
         # copies of the last step may be lost with the rank
         assert made - (way.distance > 0) <= first <= made, where
+
+
+# -- nobody is lost: a rank fails again and again, and comes back
+
+
+def fail_again_and_again(ctx, wrapped_models, distance):
+    """Rank 0 fails in two of the iterations, each time all ranks regroup; the parameters of each model in the end."""
+    regroup, wrapped = ctx.subject.regroup, [ddp(ctx, Turned()) for _ in range(wrapped_models)]
+    optimizers = [make(ctx, model.module.in_groups(), distance) for model in wrapped]
+    steps, fails_in = [0] * wrapped_models, {1, 2} if ctx.rank == 0 else set()
+
+    def train():
+        for iteration in range(STEPS):
+            for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+                if steps[place] > iteration:
+                    continue
+                model.zero_grad()
+                loss = model(data(ctx.rank, iteration, place)).sum()
+                if iteration in fails_in:
+                    fails_in.discard(iteration)
+                    raise BadBatch
+                loss.backward()
+                optimizer.step()
+                slow_down(optimizer)
+                steps[place] += 1
+
+    while True:
+        try:
+            with ctx.subject.Join([*wrapped, *(optimizers if distance else ())]):
+                train()
+            return [numbers(model.module.named_parameters()) for model in wrapped]
+        except (BadBatch, ctx.subject.PeerFailed):
+            for place, (model, optimizer) in enumerate(zip(wrapped, optimizers, strict=True)):
+                steps[place] = regroup(model, optimizer, steps[place]).steps
+
+
+@check(
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=30,
+    scenarios={"one model": (1, 0), "two models": (2, 0), "copies of shards": (1, 1)},
+)  # fmt: skip
+def test_a_rank_that_fails_again_and_again_goes_on_with_all_as_one_process(ranks, scenario):
+    everybody = [(0, tuple(range(ranks.world)))]
+    expected = [alone(everybody, place)[0][-1] for place in range(scenario[0])]
+    for rank, weights in enumerate(ranks(fail_again_and_again, *scenario)):
+        assert weights == expected, f"rank {rank}"
 
 
 # -- copies that are not of what is there now

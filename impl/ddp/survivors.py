@@ -254,7 +254,7 @@ def _take_over(
     guard.begin_anew()
     try:
         group = record_of(team).smaller.get(tuple(plan["ranks"]))  # which another model on this group has formed
-        if group is None:
+        if group is None or group is team.group:  # its own one may hold what the failure has left behind
             group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
         left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
         tensors = _tensors_of(model)

@@ -44,6 +44,12 @@ def each_model_goes_on_over_a_group_of_its_own() -> None:
     edit("group = record_of(team).smaller.get(tuple(plan[\"ranks\"]))", "group = None")
 
 
+@defect("JOIN-057")
+def who_fails_again_goes_on_over_the_group_of_before() -> None:
+    """Ranks of which one has failed a second time, and none is lost, keep the group in which it had left things."""
+    edit("if group is None or group is team.group:", "if group is None:")
+
+
 @defect("JOIN-057", worlds=(3,))
 def survivors_go_on_from_the_slowest() -> None:
     """What another survivor had made is made again, or twice."""
