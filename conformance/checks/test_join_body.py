@@ -6,7 +6,7 @@ from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, shapes
 from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.ranks import Caught, Finished, caught
-from conformance.subjects import Unsupported
+from conformance.subjects import DETECTION, Unsupported
 
 BEFORE = ("nothing", "an error", "a throw")
 
@@ -222,6 +222,38 @@ def test_a_rank_that_fails_in_the_body_by_an_inner_context_is_reported_to_who_is
         assert error.is_a(RuntimeError), error
         assert not [entry for entry in log if "post" in entry]
     assert "left the join context" in outside[0].text or "exhausted" in outside[0].text.lower(), outside[0]
+
+
+def fail_around_an_inner_context(ctx, members):
+    """The last rank fails in the outer context, while its peers in the inner one wait for it there."""
+    group, failing = ctx.group if len(members) == ctx.world else dist.new_group(members), ctx.world - 1
+    a, b = recorder(ctx), recorder(ctx, "b", group=group)
+
+    def train():
+        with ctx.subject.Join([a]):
+            a.step()
+            if ctx.rank == failing:
+                raise LookupError("spilled the tea")
+            if ctx.rank in members:
+                with ctx.subject.Join([b]):
+                    b.step()
+
+    error = caught(train)
+    ctx.store.set(f"{ctx.rank} is told", "")
+    ctx.store.wait([f"{rank} is told" for rank in range(ctx.world)])
+    return error, a.log, b.log
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=10, beyond=False)
+def test_a_rank_that_fails_in_the_body_is_reported_to_peers_in_an_inner_context(ranks):
+    run = ranks.run(fail_around_an_inner_context, [0, ranks.world - 1], env={DETECTION: "1"})
+    *peers, failed = run.values()
+    assert failed[0].is_a(LookupError), failed
+    for rank, (error, *logs) in enumerate(peers):
+        assert error is not None, f"rank {rank} was told nothing"
+        assert error.is_a(RuntimeError), error
+        assert "left the join context" in error.text, error
+        assert not [entry for log in logs for entry in log if "post" in entry], f"rank {rank}"
 
 
 @check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False)

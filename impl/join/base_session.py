@@ -90,6 +90,7 @@ class BaseSession(ABC):
         blocks = self.team.tally.blocks
         if self._block in blocks:
             blocks.remove(self._block)
+        self._failures.end()
         self._move(SessionState.CLOSED)
 
     def _move(self, to: SessionState) -> None:

@@ -7,6 +7,7 @@ is killed or freezes leaves none: that is the failure guard's (comm/guard.py).
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -136,12 +137,23 @@ class FailureNotes:
             self._store.set(f"{self._key}/bell", "")
 
 
+_entered = threading.local()
+
+
+def _entered_here() -> list[FailureNotes]:
+    """The notes of the blocks that this thread is in, on whatever group, the innermost last."""
+    notes: list[FailureNotes] = _entered.__dict__.setdefault("notes", [])
+    return notes
+
+
 class SessionFailures:
     """Tells the peers of one session why this rank leaves it, and looks out for what they have told."""
 
     def __init__(self, team: Team) -> None:
         self._team = team
         self._notes = FailureNotes(team, "", None)  # until the block is entered: before, ranks need not be in step
+        self._entered: list[FailureNotes] = []  # those of the blocks of this one's thread
+        self._around: tuple[FailureNotes, ...] = ()  # of the blocks around this one: who has failed there comes to none
         #: the shared error that was raised here, if one was
         self.over: tuple[type[SharedError], tuple[object, ...]] | None = None
 
@@ -149,7 +161,15 @@ class SessionFailures:
         """The block begins. RuntimeError if an earlier failure has left the group unfit for it."""
         key, store = record_of(self._team).next_session_key(), store_with_deadline(self._team.group)
         self._notes = FailureNotes(self._team, key, store)
+        self._entered = _entered_here()
+        self._around = tuple(self._entered)
+        self._entered.append(self._notes)
         self._notes.make_sure_of_step()
+
+    def end(self) -> None:
+        """The block is left."""
+        if self._notes in self._entered:
+            self._entered.remove(self._notes)
 
     def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Raise ``PeerFailed`` if a peer has left the block by an exception, or is lost. A comm.pending.Watch.
@@ -170,7 +190,8 @@ class SessionFailures:
     def _read_notes(self, guard: Guard | None, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
         try:
-            self._notes.watch(waits=waits)
+            for notes in (self._notes, *self._around):
+                notes.watch(waits=waits)
         except PeerFailed:
             if guard is not None:
                 guard.mark_affected()

@@ -267,3 +267,9 @@ def plain_contexts_inside_others_count_as_by_themselves() -> None:
 def messages_of_contexts_inside_each_other_differ_in_length() -> None:
     """Messages are as long as their own context asks for, also where they may meet those of another one."""
     edit("if len(blocks) > 1:", "if False:")
+
+
+@defect("JOIN-024")
+def in_an_inner_context_no_other_failures_are_heard_of() -> None:
+    """A rank waits in an inner context for a peer that has failed in the outer one."""
+    edit("for notes in (self._notes, *self._around):", "for notes in (self._notes,):")
