@@ -84,6 +84,12 @@ def survivors_keep_the_limit_of_their_meeting() -> None:
 
 
 @defect("JOIN-057", worlds=(4,))
+def the_state_of_the_lowest_rank_is_that_of_all() -> None:
+    """Survivors go on from the state of the lowest rank, though it may have made a step less than others."""
+    edit("min(rank for rank in by_rank if made[rank] == steps)", "min(by_rank)")
+
+
+@defect("JOIN-057", worlds=(4,))
 def survivors_count_as_the_furthest_hook() -> None:
     """An iteration that is made again is counted twice by hooks that count."""
     edit("counted = [min(each) for each in zip(", "counted = [max(each) for each in zip(")
