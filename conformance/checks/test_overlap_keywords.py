@@ -2,12 +2,14 @@
 
 import itertools
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 
 from conformance.api.checking import check
+from conformance.api.oracle import active_ranks
 from conformance.fixtures import models, overlapping, sharding
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
 from conformance.fixtures.training import ddp, numbers
@@ -174,30 +176,34 @@ def clear_what_is_used(model):
             parameter.grad.mul_(2)
 
 
-def clip_what_is_kept(ctx):
-    """What all parameters and gradients are; the optimizer has the whole model, or one layer of it."""
+def clip_what_is_kept(ctx, ways=KEPT, schedule=None):
+    """What all parameters and gradients are; the optimizer has the whole model, or one layer of it.
+
+    With a schedule in a context: some ranks run out.
+    """
     told = []
-    for views, layer, (cap_mib, used) in KEPT:
+    for views, layer, (cap_mib, used) in ways:
         group = overlapping.group_of(ctx)
         options = {"find_unused_parameters": True, "gradient_as_bucket_view": views, "bucket_cap_mb": cap_mib}
         model = ddp(ctx, UsedOnce().to(ctx.device), process_group=group, **options)
         zero = overlapping.optimizer_of(ctx, chosen(model.module, layer), "momentum", group)
         model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, max_norm=MAX_NORM))
-        for number in range(3):
-            clear_what_is_used(model.module)
-            model(overlapping.batch(ctx.rank, number), number == used).sum().backward()
-            held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
-            told.append((numbers(model.module.named_parameters()), held))
+        with nullcontext() if schedule is None else ctx.subject.Join([model, zero]):
+            for number in range(3 if schedule is None else schedule[ctx.rank]):
+                clear_what_is_used(model.module)
+                model(overlapping.batch(ctx.rank, number), number == used).sum().backward()
+                held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
+                told.append((numbers(model.module.named_parameters()), held))
     return told
 
 
-def kept_alone(world, layer, used):
+def kept_alone(world, layer, used, schedule=None):
     alone = UsedOnce()
     kind, settings = overlapping.OPTIMIZERS["momentum"]
     optimizer = kind(chosen(alone, layer), **settings)
     for number in range(3):
         clear_what_is_used(alone)
-        for rank in range(world):
+        for rank in active_ranks(schedule or [3] * world, number):
             (alone(overlapping.batch(rank, number), number == used).sum() / world).backward()
         nn.utils.clip_grad_norm_(chosen(alone, layer), MAX_NORM)
         optimizer.step()
@@ -209,11 +215,24 @@ def kept_alone(world, layer, used):
 def test_a_gradient_that_nobody_renewed_is_clipped_with_the_others(ranks):
     expected = [right for _, layer, (_, used) in KEPT for right in kept_alone(ranks.world, layer, used)]
     for rank, told in enumerate(ranks(clip_what_is_kept)):
-        for number, (found, right) in enumerate(zip(told, expected, strict=True)):
-            for place, kind in enumerate(("weight", "gradient")):
-                for name, values in right[place].items():
-                    right_one = None if values is None else pytest.approx(values, rel=1e-5)
-                    assert found[place][name] == right_one, (rank, number, kind, name)
+        assert_kept(rank, told, expected)
+
+
+def assert_kept(rank, told, expected):
+    for number, (found, right) in enumerate(zip(told, expected, strict=True)):
+        for place, kind in enumerate(("weight", "gradient")):
+            for name, values in right[place].items():
+                right_one = None if values is None else pytest.approx(values, rel=1e-5)
+                assert found[place][name] == right_one, (rank, number, kind, name)
+
+
+@check("HOOK-018", "HOOK-047", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_a_gradient_that_nobody_renewed_is_clipped_also_where_ranks_have_run_out(ranks):
+    ways = [way for way in KEPT if way[2] == (ONE_BUCKET_MIB, 0)]
+    schedule = (1, *[3] * (ranks.world - 1))
+    alone = [list(kept_alone(ranks.world, layer, used, schedule)) for _, layer, (_, used) in ways]
+    for rank, told in enumerate(ranks(clip_what_is_kept, ways, schedule)):
+        assert_kept(rank, told, [right for each in alone for right in each[: schedule[rank]]])
 
 
 # -- HOOK-018: reductions to owners, of other kinds

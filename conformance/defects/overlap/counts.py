@@ -180,6 +180,12 @@ def kept_gradients_of_unused_parameters_are_ignored() -> None:
     )
 
 
+@defect("HOOK-018", "HOOK-047")
+def kept_gradients_are_clipped_in_copies_where_ranks_have_run_out() -> None:
+    """Where joined ranks are told of kept gradients, a live rank clips what it has told, and not what it holds."""
+    edit("not session.shadowing:\n        return kept", "received is sent:\n        return kept", within="share_kept")
+
+
 @defect("HOOK-018")
 def kept_gradients_are_not_clipped() -> None:
     """A gradient that nobody renewed is clipped on no rank."""
