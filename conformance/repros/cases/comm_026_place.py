@@ -1,4 +1,4 @@
-"""PowerSGD starts with the factors that a bucket's number had before, of another weight perhaps, which has no part."""
+"""PowerSGD starts with the factors that a bucket of this number had before: perhaps those of another weight."""
 
 # shows: COMM-026 test_what_is_known_of_one_matrix_*
 
@@ -21,7 +21,7 @@ class InEitherOrder(torch.nn.Module):
         return last + (self.weights[self.first] * fed[self.first] + 0 * last).sum()
 
 
-def train(rank):
+def train(_rank):
     fed = [torch.outer(torch.ones(8), torch.eye(8)[place]) for place in range(2)]  # of rank one
     state = PowerSGDState(None, start_powerSGD_iter=2, use_error_feedback=False, orthogonalization_epsilon=1e-8)
     model = DistributedDataParallel(InEitherOrder(), bucket_cap_mb=1e-4)
@@ -32,8 +32,7 @@ def train(rank):
             model.module.first = 1
         model.zero_grad()
         model(*fed).backward()
-    right = all(torch.allclose(weight.grad, each) for weight, each in zip(model.module.weights, fed, strict=True))
-    return "arrives" if right else "is lost"
+    return "arrives" if all(map(torch.allclose, [each.grad for each in model.module.weights], fed)) else "is lost"
 
 
 judge(train, "a matrix of rank one arrives as it is", "arrives", world=1)
