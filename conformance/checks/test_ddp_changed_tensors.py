@@ -198,6 +198,52 @@ def test_gradients_that_the_program_moves_are_averaged_as_before(ranks):
     assert_averages(ranks, "moved")
 
 
+class Matrices(nn.Module):
+    """Two matrices, of which each element has a gradient of its own; the second is used where that is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.arange(6.0).view(2, 3)) for _ in range(2))
+
+    def forward(self, x, both):
+        ramp = torch.arange(1.0, 7.0, device=x.device).view(2, 3)
+        return x * sum((each * ramp).sum() for each in ((self.a, self.b) if both else (self.a,)))
+
+
+def step_after_a_turn(ctx, options, delays):
+    """The weights after three fused steps, the second of which meets parameters that lie column by column."""
+    module = Matrices().to(ctx.device)
+    late = {"delay_all_reduce_named_params": [("b", module.b)], "param_to_hook_all_reduce": module.a} if delays else {}
+    model = wrapped(ctx, module, **options, **late)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, fused=True)
+    for iteration in range(3):
+        if iteration == 1:
+            each(renew_turned)(model)
+        optimizer.zero_grad()
+        data = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+        model(data, delays or ctx.rank == iteration % ctx.world).sum().backward()
+        optimizer.step()
+    return numbers(module.named_parameters())
+
+
+@check("DDP-049", worlds=MANY, beyond=False, each=True, scenarios={
+    "copies": ({"find_unused_parameters": True}, False),
+    "views": ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, False),
+    "delayed": ({}, True),
+})  # fmt: skip
+def test_a_fused_optimizer_of_a_model_that_is_laid_out_anew_steps_as_in_one_process(ranks, scenario):
+    (options, delays), world, alone = scenario, ranks.world, Matrices()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+    for iteration in range(3):
+        optimizer.zero_grad()
+        for rank in range(world):
+            data = models.divisible_scalar(rank, iteration)
+            (alone(data, delays or rank == iteration % world).sum() / world).backward()
+        optimizer.step()
+    for rank, weights in enumerate(ranks(step_after_a_turn, options, delays)):
+        assert weights == numbers(alone.named_parameters()), f"rank {rank}"
+
+
 def freeze_for_a_while(ctx):
     """One of two parts is frozen for two iterations, in which it may keep a gradient, and thawed again."""
     told = {}

@@ -91,17 +91,21 @@ class DelayedReduction:
         #: of that part, since a program may move it elsewhere: ``.grad.data = …``, as ``Module.to`` does
         self._flats: list[torch.Tensor] = []
         self._views: dict[nn.Parameter, torch.Tensor] = {}
+        #: the parameters' kinds of gradient, and their strides
+        self._laid_out_for = list(map(_gradient_kind, self.parameters)), list(map(torch.Tensor.stride, self.parameters))
         kinds: dict[_GradientKind, list[nn.Parameter]] = {}
-        for parameter in self.parameters:
-            kinds.setdefault(_gradient_kind(parameter), []).append(parameter)
+        for kind, parameter in zip(self._laid_out_for[0], self.parameters, strict=True):
+            kinds.setdefault(kind, []).append(parameter)
         for (dtype, device), members in kinds.items():
             flat = new_flat(sum(p.numel() for p in members), dtype, device)
             self._flats.append(flat)
             self._views.update(zip(members, dense_views(flat, members), strict=True))
 
     def _notice_cast(self) -> None:
-        """Lay out anew if some parameters were moved or cast, on all ranks alike; gradients are taken in later."""
-        if any(_gradient_kind(parameter) != (view.dtype, view.device) for parameter, view in self._views.items()):
+        """Lay out anew if some parameters were moved, cast or laid out otherwise, on all ranks alike; gradients are
+        taken in later."""
+        kinds = list(map(_gradient_kind, self.parameters))
+        if (kinds, list(map(torch.Tensor.stride, self.parameters))) != self._laid_out_for:
             self._lay_out()
 
     def after_forward(self) -> None:

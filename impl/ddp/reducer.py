@@ -130,6 +130,7 @@ class Reducer:
         self._lowered = lowered
         #: of the parameters at the last look; the buckets are made for these
         self._dtypes = list(map(_dtype_of, self.parameters))
+        self._strides: list[tuple[int, ...]] = []  # the same of the layout
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()
@@ -197,7 +198,11 @@ class Reducer:
 
     def _lay_out(self, plan: BucketPlan) -> None:
         self.queue.lay_out(plan)
+        self._strides = self._strides_now()
         self.readiness.buckets_are_new()
+
+    def _strides_now(self) -> list[tuple[int, ...]]:
+        return list(map(torch.Tensor.stride, self.parameters))
 
     def replan_due(self) -> bool:
         """Whether this forward begins with an agreement on the order of buckets.
@@ -258,8 +263,8 @@ class Reducer:
         self._lay_out(self.planner.first())
 
     def watch_anew(self) -> None:
-        """The parameters were moved or cast, on all ranks alike: new buckets where they have another dtype or device,
-        and new nodes to watch. They hold full values now."""
+        """The parameters were moved, cast or laid out otherwise, on all ranks alike: new buckets, and new nodes to
+        watch. They hold full values now."""
         former, self._dtypes = self._dtypes, list(map(_dtype_of, self.parameters))
         specs = respecified(self.specs, self.parameters)
         self.iteration.recast |= specs != self.specs or former != self._dtypes
@@ -269,17 +274,20 @@ class Reducer:
             self.specs[:] = specs
             self.start_over()
             self.log.note_plan(self.plan, self.specs, rebuilt=False)
+        elif self.phase is Phase.IDLE and self._strides_now() != self._strides:
+            self._lay_out(self.plan)
         self.readiness.watch_anew()
 
     def notice_changes(self) -> None:
-        """Watch anew if some parameters were cast past the wrapper (``ddp.module.head.double()``) or thawed. All ranks
-        ask at the same points: before a forward, and where a join context begins, in which a rank may make none."""
+        """Watch anew if some parameters were cast past the wrapper (``ddp.module.head.double()``), thawed or laid out
+        otherwise, of which a fused optimizer must find the gradients laid out alike. All ranks ask at the same points:
+        before a forward, and where a join context begins, in which a rank may make none."""
         if self._frozen and any(item.trained for item in self._frozen):
             self.restore_full_values()  # a forward whose backward has not come may have lowered them
             self._take_in_thawed()
         if self._lowered is not None and self._lowered.lowered_now:
             return
-        if list(map(_dtype_of, self.parameters)) != self._dtypes:
+        if list(map(_dtype_of, self.parameters)) != self._dtypes or self._strides_now() != self._strides:
             self.watch_anew()
 
     def _take_in_thawed(self) -> None:

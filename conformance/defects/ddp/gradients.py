@@ -784,3 +784,15 @@ def a_loss_of_gradients_must_reach_all_weights() -> None:
 def a_dropped_model_is_missed_by_who_asks_for_gradients() -> None:
     """A gradient that is asked for by itself is refused where the model is gone."""
     edit("except RuntimeError:  # the functional", "except RecursionError:  # the functional", within="_accumulates")
+
+
+@defect("DDP-049")
+def parameters_that_are_laid_out_anew_are_not_noticed() -> None:
+    """Gradients lie as their parameters did when the buckets were made: a fused optimizer mixes their elements up."""
+    edit("!= self._dtypes or self._strides_now() != self._strides", "!= self._dtypes")
+
+
+@defect("DDP-049")
+def delayed_gradients_lie_as_before() -> None:
+    """The same of delayed parameters."""
+    edit("list(map(torch.Tensor.stride, self.parameters))) != self", "self._laid_out_for[1]) != self")
