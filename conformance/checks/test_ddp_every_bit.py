@@ -195,6 +195,34 @@ def test_gradients_of_complex_parameters_are_averaged_in_both_parts(ranks):
     assert ranks(average_complex_numbers) == [expected * 3] * ranks.world
 
 
+class Turned(nn.Module):
+    """Imaginary parts of numbers that are used conjugated: autograd marks gradients of single ones as negative."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.ParameterList([nn.Parameter(torch.ones(shape)) for shape in ((1,), (), (3,))])
+
+    def forward(self, x):
+        return x * sum((2 * torch.complex(torch.zeros_like(each), each).conj()).imag.sum() for each in self.each)
+
+
+def average_what_is_negated(ctx):
+    told = []
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = wrapped(ctx, Turned(), **options)
+        for times in (1, 2):
+            model.zero_grad()
+            model(mine(ctx, times)).sum().backward()
+            told.append([whole(each.grad).flatten().tolist() for each in model.module.each])
+    return told
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_gradients_that_autograd_has_marked_as_negative_are_averaged(ranks):
+    rows = [[[-2 * mean_of_all(ranks.world, times)] * numel for numel in (1, 1, 3)] for times in (1, 2)]
+    assert ranks(average_what_is_negated) == [rows * 3] * ranks.world
+
+
 # -- DDP-005: how many messages that takes
 
 CHUNK_BYTES = 64

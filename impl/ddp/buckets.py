@@ -250,6 +250,8 @@ class Bucket:
             pairs = zip(spec.slots, self.parameters, strict=True)
             self.views = [dense_view(self.flat, slot.offset, parameter) for slot, parameter in pairs]
             self._filling = Filling(self.flat, self.views)
+            #: whether a gradient may be marked as conjugate or negative; a real one of more than one element is a copy
+            self._may_be_marked = spec.dtype.is_complex or any(slot.numel == 1 for slot in spec.slots)
             if as_view:
                 self._handed = [view.view_as(view) for view in self.views]
                 self._places = list(map(torch.Tensor.data_ptr, self._handed))
@@ -333,8 +335,8 @@ class Bucket:
         if self.flat is None:
             return self._sparse_gradient()
         self.factor = factor
-        if self.spec.dtype.is_complex:
-            self._resolve_conjugates()
+        if self._may_be_marked:
+            self._resolve_marks()
         gradients: list[Any] = [parameter.grad for parameter in self.parameters]
         self._all_apart = False
         if self.as_view:
@@ -366,11 +368,11 @@ class Bucket:
                     "sparse=True. Use such a layer, or a dense gradient."
                 )
 
-    def _resolve_conjugates(self) -> None:
-        """Autograd leaves some gradients unconjugated, with a mark; lists of such cannot be written to."""
+    def _resolve_marks(self) -> None:
+        """Autograd leaves some gradients unconjugated or not negated, with a mark: lists of such take no results."""
         for parameter in self.parameters:
-            if parameter.grad is not None and parameter.grad.is_conj():
-                parameter.grad = parameter.grad.resolve_conj()
+            if parameter.grad is not None and (parameter.grad.is_conj() or parameter.grad.is_neg()):
+                parameter.grad = parameter.grad.resolve_conj().resolve_neg()
 
     def _notice_moved(self) -> None:
         """Hand out another tensor where the program has moved one: that is its own from now on."""

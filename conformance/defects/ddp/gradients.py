@@ -374,7 +374,7 @@ def a_backward_for_some_parameters_is_the_last_of_its_forward() -> None:
 @defect("DDP-052")
 def marked_conjugates_are_not_resolved() -> None:
     """Gradients that autograd leaves unconjugated, with a mark, are handed out like others."""
-    edit("self._resolve_conjugates()", "pass")
+    edit("self._resolve_marks()", "pass")
 
 
 @defect("DDP-049")
@@ -796,3 +796,9 @@ def parameters_that_are_laid_out_anew_are_not_noticed() -> None:
 def delayed_gradients_lie_as_before() -> None:
     """The same of delayed parameters."""
     edit("list(map(torch.Tensor.stride, self.parameters))) != self", "self._laid_out_for[1]) != self")
+
+
+@defect("DDP-049")
+def only_complex_gradients_are_marked() -> None:
+    """Single real gradients that autograd has left to be negated cannot be written to."""
+    edit("spec.dtype.is_complex or any(slot.numel == 1 for slot in spec.slots)", "spec.dtype.is_complex")
