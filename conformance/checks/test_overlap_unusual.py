@@ -23,7 +23,7 @@ from conformance.fixtures.overlapping import (
     iterations,
     pair_of,
 )
-from conformance.fixtures.sharding import Restarting, Slowing, Spilling
+from conformance.fixtures.sharding import Decaying, Restarting, Slowing, Spilling
 from conformance.fixtures.training import ddp, gradients, numbers, parameters, private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
@@ -129,17 +129,17 @@ KINDS = {
 }
 
 
-def train_a_kind(ctx, kind, settings):
+def train_a_kind(ctx, kind, settings, model=models.SumBackwards):
     """For either hook the parameters after each iteration."""
     told = []
     for how in (SEQUENTIAL, INTERLEAVED):
-        pair = pair_with(ctx, how, kind, models.SumBackwards(), **settings)
+        pair = pair_with(ctx, how, kind, model(), **settings)
         told.append([iteration(pair, number).parameters for number in range(READY + 2)])
     return told
 
 
-def a_kind_alone(kind, settings, world, waited):
-    model = models.SumBackwards()
+def a_kind_alone(kind, settings, world, waited, model=models.SumBackwards):
+    model = model()
     optimizer, found = kind(model.parameters(), **settings), []
     for number in range(READY + 2):
         if number >= waited:
@@ -158,6 +158,23 @@ def test_optimizers_that_replace_their_states_or_save_more_are_stepped_as_by_one
         for how, seen in zip(HOOKS, told, strict=True):
             waited = sum(held == before for held in seen[:2])
             assert seen == a_kind_alone(*scenario, ranks.world, waited), f"rank {rank}, {how}"
+
+
+def all_but_one_frozen():
+    model = models.SumBackwards()
+    *others, _ = model.parameters()
+    for parameter in others:
+        parameter.requires_grad_(False)
+    return model
+
+
+@check("HOOK-018", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_what_an_optimizer_moves_without_a_gradient_reaches_all_ranks_with_overlap_too(ranks):
+    decaying, before = (Decaying, {"lr": 0.25}), parameters(all_but_one_frozen())
+    for rank, told in enumerate(ranks(train_a_kind, *decaying, all_but_one_frozen)):
+        for how, seen in zip(HOOKS, told, strict=True):
+            waited = sum(held == before for held in seen[:2])
+            assert seen == a_kind_alone(*decaying, ranks.world, waited, all_but_one_frozen), f"rank {rank}, {how}"
 
 
 # -- DDPJ-010: a joined rank's own gradients

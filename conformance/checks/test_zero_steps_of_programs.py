@@ -14,7 +14,7 @@ from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, one_long
 from conformance.fixtures.models import integers
 from conformance.fixtures.observing import assert_refused
-from conformance.fixtures.sharding import Restarting, first_gap, give, some_parameters
+from conformance.fixtures.sharding import Decaying, Restarting, first_gap, give, some_parameters
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -625,6 +625,23 @@ def step_together(ctx):
 @check("ZERO-008", worlds=MANY)
 def test_an_optimizer_that_steps_all_parameters_together_is_refused_or_right(ranks):
     for rank, gap in enumerate(ranks(step_together)):
+        assert gap is None, f"rank {rank}: {gap}"
+
+
+def step_frozen_ones(ctx, make):
+    params = some_parameters(ctx)
+    for parameter in params[1::2]:
+        parameter.requires_grad_(False)
+    optimizer = make(params, Decaying, lr=0.5, momentum=0.5)
+    for iteration in range(2):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_what_an_optimizer_moves_without_a_gradient_reaches_all_ranks(ranks):
+    for rank, gap in enumerate(ranks(beside_the_ordinary, step_frozen_ones)):
         assert gap is None, f"rank {rank}: {gap}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -45,8 +45,19 @@ class Layout:
     overlap mode. A parameter that travels alone keeps its storage.
     """
 
-    def __init__(self, plan: OverlapPlan, buckets: Sequence[Bucket], team: Team, *, together: bool) -> None:
-        """``together``: all buckets are published at once, if that is faster on this network."""
+    def __init__(
+        self,
+        plan: OverlapPlan,
+        buckets: Sequence[Bucket],
+        team: Team,
+        *,
+        together: bool,
+        outside: Mapping[int, torch.Tensor],
+    ) -> None:
+        """``together``: all buckets are published at once, if that is faster on this network.
+
+        ``outside``: parameters in no bucket, by the optimizer's index, that may be stepped all the same.
+        """
         self.plan = plan
         self.parts: list[BucketPart] = []
         self._team = team
@@ -57,7 +68,9 @@ class Layout:
             self.parts.append(BucketPart(bucket, plan.buckets[place], pieces, own))
         if team.size > 1:
             self._publish([self.parts] if together else self._windows())
+            self._publish_at_the_end(outside)
         self._moved.note([each for bucket in buckets for each in bucket.parameters if has_memory(each)])
+        self._moved.note(list(filter(has_memory, outside.values())))
 
     def stale(self, buckets: Sequence[Bucket], owners: tuple[int, ...]) -> bool:
         """Whether DDP has other buckets now, of the same plan perhaps (it leaves those of a backward that failed),
@@ -79,6 +92,15 @@ class Layout:
             for alike in by_device.values():
                 for parts in [alike] if self._gathers(alike) else [[part] for part in alike]:
                     parts[-1].publications.append(self._publication(parts))
+
+    def _publish_at_the_end(self, outside: Mapping[int, torch.Tensor]) -> None:
+        alike: dict[tuple[int, torch.device], list[torch.Tensor]] = {}
+        for index, parameter in outside.items():
+            alike.setdefault((self.plan.owners[index], parameter.device), []).append(parameter)
+        self.parts[-1].publications += [
+            Broadcasts([Transfer(self._team, GroupRank(owner), members, f"overlap: rank {owner}'s in no bucket")])
+            for (owner, _), members in alike.items()
+        ]
 
     def _owned(self, parts: Sequence[BucketPart]) -> list[list[torch.Tensor]]:
         """The parameters of some buckets by owner."""

@@ -160,6 +160,8 @@ class OverlapSession:
         }  # fmt: skip
         if gradients:
             self._overlap.step(list(gradients), list(gradients.values()))
+        elif flights and not self._overlap.in_parts:  # one of the user's may move what has no gradient
+            self._overlap.step([], [])
 
     def _publish(self, part: BucketPart) -> None:
         for publication in part.publications:
@@ -302,8 +304,11 @@ class OverlapSession:
         buckets = ddp.reducer.buckets
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
         plan = OverlapPlan(members, self._shard.plan.owners)
-        self._layout = Layout(plan, buckets, self._shard.team, together=self._all_together)
         left, parameters = self._indices(ddp, tuple(ddp.reducer.plan.left_out)), self._shard.parameters()
+        outside = {} if self._overlap.in_parts else dict(enumerate(parameters))  # torch's own need a gradient to step
+        for index in (index for bucket in members for index in bucket):
+            outside.pop(index, None)
+        self._layout = Layout(plan, buckets, self._shard.team, together=self._all_together, outside=outside)
         self._left_out = {index: parameters[index] for index in sorted(left) if index >= 0}
         info = self._overlap.info
         info.params_per_bucket = [list(bucket.parameters) for bucket in buckets]

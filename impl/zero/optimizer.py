@@ -61,9 +61,10 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
     step are called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
     ``state``) does not reach it, with or without overlap: make such changes before the block or after it.
 
-    A parameter that has never required a gradient, nor had one in a step, is not sent; one that is frozen later still
-    is. Parameters that have memory in common (views of one tensor, or one that is listed twice) have one owner; where
-    they come to share it later and have several, the next step is a RuntimeError.
+    A parameter that has never required a gradient, nor had one in a step, is not sent by an optimizer of torch's own,
+    which does not move it; one that is frozen later still is. Parameters that have memory in common (views of one
+    tensor, or one that is listed twice) have one owner; where they come to share it later and have several, the next
+    step is a RuntimeError.
     """
 
     def __init__(

@@ -225,7 +225,8 @@ class Shard:
             self.trainable = now
             self._also_send(now)
         if not all(self.sent):  # one that is frozen here may have been trained since the last look
-            self._also_send([parameter.grad is not None for parameter in parameters])
+            any_may_move = not is_of_torch(self.optim)  # also what has no gradient
+            self._also_send([any_may_move or parameter.grad is not None for parameter in parameters])
 
     def _also_send(self, more: Sequence[bool]) -> None:
         before = [*self.sent, *([False] * (len(more) - len(self.sent)))]

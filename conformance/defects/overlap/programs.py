@@ -237,3 +237,15 @@ def joined_ranks_step_with_gradients_of_before() -> None:
 def nobody_keeps_the_optimizer() -> None:
     """The hook knows the parts of its optimizer only, which fall away with the program's last reference to it."""
     edit("self._zero = zero", "pass", within="OverlapSession.__init__")
+
+
+@defect("HOOK-018")
+def what_is_in_no_bucket_is_not_sent() -> None:
+    """A frozen parameter that an optimizer moves without a gradient stays as it was on all ranks but its owner."""
+    edit("self._publish_at_the_end(outside)", "pass")
+
+
+@defect("HOOK-018")
+def who_has_no_gradient_steps_behind_the_messages() -> None:
+    """A rank whose parameters have no gradients steps only when all parameters have been sent."""
+    edit("elif flights and not self._overlap.in_parts:", "elif False:")

@@ -86,6 +86,12 @@ def what_a_closure_thaws_is_sent_behind_the_step_only() -> None:
     edit("            shard.look_at_trainability()  # the closure may have thawed some\n", "")
 
 
+@defect("ZERO-008")
+def what_has_no_gradient_is_not_sent() -> None:
+    """A frozen parameter is not sent, though an optimizer that needs no gradient has moved it."""
+    edit("any_may_move or parameter.grad", "parameter.grad")
+
+
 @defect("ZERO-011")
 def rates_of_closures_come_too_late() -> None:
     """A rate that a closure sets does not reach the local optimizer, and is taken back after the step."""
