@@ -12,6 +12,7 @@ from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
+from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.joinables import adder, recorder, upper_ranks
 from conformance.fixtures.training import ddp, gradient, gradients, numbers, scalar_means
 from conformance.ranks import Caught, caught
@@ -147,6 +148,60 @@ def test_where_one_rank_had_left_a_context_the_next_one_is_refused_on_every_rank
             if isinstance(once, Caught):
                 assert isinstance(twice, Caught), f"rank {rank} got {twice} where it was refused before"
                 assert twice.text == once.text, f"rank {rank}, failing {failing}"
+
+
+# -- JOIN-024: what comes behind a context that has failed, but in no context of its own
+
+
+def go_on_behind_a_failure(ctx, hooked, around):
+    """Rank 0 leaves a context in the third iteration, while the others are in its backward; then all go on.
+
+    ``around``: with another model, whose context lies around that one; else without a context. The gradients of what
+    follows, and the error that ends it.
+    """
+    failing, other = ddp(ctx, models.scalar()), ddp(ctx, models.scalar())
+    others, found = range(1, ctx.world), []
+    for model in (failing, other) if hooked else ():
+        model.register_comm_hook(model.process_group, summing)
+
+    def iteration(model, number):
+        model.zero_grad()
+        loss = model(models.divisible_scalar(ctx.rank, number)).sum()
+        if number == 2 and ctx.rank == 0:
+            ctx.store.wait([f"in the backward/{rank}" for rank in others])
+            time.sleep(0.1)
+            raise KeyError(SPILLED)
+        if number == 2:
+            ctx.store.set(f"in the backward/{ctx.rank}", "")
+        loss.backward()
+        return gradient(model.module.weight)
+
+    def fail():
+        with failing.join():
+            for number in range(3):
+                iteration(failing, number)
+
+    def go_on():
+        with other.join(enable=around):
+            assert caught(fail) is not None
+            found.extend(iteration(other if around else failing, number) for number in range(3, 6))
+
+    error = caught(go_on)
+    return found, error
+
+
+@check(
+    "JOIN-024", worlds=(2, 3), deadline_s=15, beyond=False,
+    scenarios={"without a context": (False, False), "with a hook": (True, False), "in another": (False, True)},
+)  # fmt: skip
+def test_what_comes_behind_a_failed_context_is_refused_on_every_rank_or_right(ranks, scenario):
+    expected = [mean * (ranks.world if scenario[0] else 1) for mean in scalar_means((6,) * ranks.world)[3:]]
+    told = ranks(go_on_behind_a_failure, *scenario)
+    if [found for found, _ in told] != [expected] * ranks.world:
+        for rank, (found, error) in enumerate(told):
+            assert found == expected[: len(found)], f"rank {rank} went on with {found} for {expected}"
+            assert error is not None, f"rank {rank} went on"
+            assert error.is_a(RuntimeError), error
 
 
 # -- JOIN-040: a model on some ranks, another joinable on others

@@ -21,6 +21,8 @@ def calling_a_hook(team: Team) -> Iterator[None]:
     A hook that communicates by other means, or only computes, has futures that do not depend on the team's peers.
     """
     tally, before = team.tally, _started_anywhere(team)
+    if tally.doubt is not None:
+        tally.doubt(team)
     tally.count()
     yield
     tally.count()

@@ -35,13 +35,15 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("blocks", "buffers_travel", "hooks_communicate", "label", "started", "thread", "where")
+    __slots__ = ("blocks", "buffers_travel", "doubt", "hooks_communicate", "label", "started", "thread", "where")
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
 
     def __init__(self) -> None:
         self.started = 0
+        #: where a join block has failed: makes sure, before the next one, that the ranks are in step
+        self.doubt: Callable[[Any], None] | None = None
         #: whether forwards of some model have synchronised buffers, or will
         self.buffers_travel = False
         #: whether hooks of the program's have been seen to start collectives

@@ -65,12 +65,17 @@ class FailureNotes:
     def make_sure_of_step(self) -> None:
         """RuntimeError, and a note of it, if what an earlier failure has left behind would be mixed with what comes."""
         try:
-            in_step.make_sure(self._team, self._key, self._store)
+            in_step.make_sure(self._team)
         except PeerFailed:
             raise
         except RuntimeError as error:
             self.leave(error)
             raise
+
+    def end(self) -> None:
+        """The session is over for this rank."""
+        if self._key:
+            in_step.tell(self._team, self._key, self._store)
 
     def leave(self, error: BaseException) -> None:
         """Leave a note that this rank left by ``error``. Only the first note of a session is kept."""
@@ -154,6 +159,7 @@ class SessionFailures:
         self._notes = FailureNotes(team, "", None)  # until the block is entered: before, ranks need not be in step
         self._entered: list[FailureNotes] = []  # those of the blocks of this one's thread
         self._around: tuple[FailureNotes, ...] = ()  # of the blocks around this one: who has failed there comes to none
+        self._failed = False  # whether this rank leaves by an error, after which the ranks need not be in step
         #: the shared error that was raised here, if one was
         self.over: tuple[type[SharedError], tuple[object, ...]] | None = None
 
@@ -170,6 +176,9 @@ class SessionFailures:
         """The block is left."""
         if self._notes in self._entered:
             self._entered.remove(self._notes)
+            self._notes.end()
+            if self._failed:
+                in_step.doubt(self._team)
 
     def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Raise ``PeerFailed`` if a peer has left the block by an exception, or is lost. A comm.pending.Watch.
@@ -199,8 +208,7 @@ class SessionFailures:
 
     def report(self, error: BaseException) -> None:
         """This rank leaves by ``error``: tell the peers, or tell the error of the peer that failed first."""
-        if not isinstance(error, InputsExhausted):
-            record_of(self._team).in_doubt = True
+        self._failed = True
         if self._is_known(error):
             return
         first = self._notes.first()

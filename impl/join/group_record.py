@@ -16,8 +16,8 @@ class GroupRecord:
     def __init__(self, team: Team, token: str) -> None:
         #: begins all keys of the group in the store; equal on all its ranks, and no other group's
         self.token = token
-        #: a context over it has ended by an exception here, and its ranks were not seen in step since then
-        self.in_doubt = False
+        #: the key of the session that this rank has left last
+        self.left = ""
         #: keys that this rank has set for the last sessions; in_step.py takes older ones back
         self.published: list[str] = []
         #: how often models on it have gone on without lost ranks (ddp/survivors.py)

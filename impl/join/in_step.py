@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
-from ..comm.guard import REMEDY
+from ..comm.guard import REMEDY, store_with_deadline
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed
@@ -20,26 +21,36 @@ _LONGEST_WAIT = timedelta(minutes=5)
 _LOOK_EVERY_S = 0.05
 
 
-def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None:
-    """Tell the peers how many collectives this rank has started; compare where an earlier context has failed here.
+def doubt(team: Team) -> None:
+    """A context over the team has ended by an exception here: make sure before its next collective."""
+    team.tally.doubt = make_sure
 
-    ``session`` is a key, equal on all ranks. Waits for the peers only after a failure, five minutes at most. Without a
-    store nothing is compared. What the user's own code starts in the block is not seen, but for that of hooks.
+
+def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:
+    """This rank leaves a session, in whatever way: tell how many collectives it has started. ``session``: its key."""
+    record = record_of(team)
+    record.left = f"{session}/started"
+    if store is not None:
+        with suppress(RuntimeError):  # its host is gone: the collectives will fail by themselves, or need no store
+            _publish(store, record, team)
+
+
+def make_sure(team: Team) -> None:
+    """Compare, where a context has failed here, how many collectives the ranks had started when they left it.
+
+    Waits for the peers to leave it, too; five minutes at most. Without a store nothing is compared. What the user's own
+    code starts in the block is not seen, but for that of hooks.
 
     Raises:
-        RuntimeError: the ranks are out of step, or not all of them have come here.
+        RuntimeError: the ranks are out of step, or not all of them have left it.
     """
-    record = record_of(team)
+    store = None if team.tally.doubt is None else store_with_deadline(team.group)
     if store is None:
         return
-    keys = [f"{session}/started/{rank}" for rank in team.members]
+    record = record_of(team)
+    keys = [f"{record.left}/{rank}" for rank in team.members]
     try:
-        _publish(store, record, keys[team.rank])
-    except RuntimeError:  # the store's host is gone: the collectives will fail by themselves, or need no store
-        return
-    if not record.in_doubt:
-        return
-    try:
+        _publish(store, record, team)
         late = _wait_for(store, keys, team)
         by_rank = [] if late else [int(store.get(key)) for key in keys]
     except PeerFailed:
@@ -52,14 +63,14 @@ def make_sure(team: Team, session: str, store: StoreWithDeadline | None) -> None
     if late:
         raise RuntimeError(
             "Join: an earlier context on this process group ended by an exception, and not all of its ranks have "
-            f"come to the next one in time (not yet: {', '.join(map(str, late))}). {REMEDY}"
+            f"left it in time (not yet: {', '.join(map(str, late))}). {REMEDY}"
         )
     if len(set(by_rank)) > 1:
         raise RuntimeError(
             "Join: this process group is out of step since an earlier context ended by an exception (collectives "
             f"started, rank by rank: {by_rank}). What it does next would be mixed with what was left behind. {REMEDY}"
         )
-    record.in_doubt = False
+    team.tally.doubt = None
 
 
 def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list[int]:
@@ -74,8 +85,10 @@ def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list
     return late
 
 
-def _publish(store: StoreWithDeadline, record: GroupRecord, key: str) -> None:
+def _publish(store: StoreWithDeadline, record: GroupRecord, team: Team) -> None:
+    key = f"{record.left}/{team.rank}"
     store.set(key, str(record.started))
-    record.published.append(key)
+    if key not in record.published:
+        record.published.append(key)
     if len(record.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
         store.delete_key(record.published.pop(0))

@@ -113,7 +113,7 @@ class Lost(dist.HashStore):
 
 @pytest.mark.usefixtures("alone")
 def test_a_lost_store_keeps_nobody_from_training():
-    in_step.make_sure(Team.of(), "join/g/1", Lost())
+    in_step.tell(Team.of(), "join/g/1", Lost())
 
 
 def messages_between_two(what, model, rank):

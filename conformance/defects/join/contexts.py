@@ -151,18 +151,6 @@ def what_all_have_left_out_counts_in_later_contexts() -> None:
     edit("record_of(team).session_key", "record_of(team).token", within="LeftOpen.of")
 
 
-@defect("JOIN-021")
-def after_a_failure_every_context_meets_at_its_entry() -> None:
-    """That the ranks were seen in step since a context failed is not remembered."""
-    edit("    record.in_doubt = False\n", "", within="make_sure")
-
-
-@defect("JOIN-021")
-def a_context_that_threw_leaves_doubt() -> None:
-    """After a context that threw, as it was asked to, ranks meet to see whether they are in step."""
-    edit("if not isinstance(error, InputsExhausted):", "if True:")
-
-
 @defect("JOIN-051")
 def a_handle_waits_for_what_came_after_it() -> None:
     """To wait for a notification's handle is to wait for the latest message of the context."""
@@ -273,3 +261,15 @@ def messages_of_contexts_inside_each_other_differ_in_length() -> None:
 def in_an_inner_context_no_other_failures_are_heard_of() -> None:
     """A rank waits in an inner context for a peer that has failed in the outer one."""
     edit("for notes in (self._notes, *self._around):", "for notes in (self._notes,):")
+
+
+@defect("JOIN-024")
+def behind_a_failed_context_only_the_next_one_is_refused() -> None:
+    """What comes behind a context that has failed is mixed with what that one has left, where it is in no next one."""
+    edit("team.tally.doubt = make_sure", "pass", within="in_step.doubt")
+
+
+@defect("JOIN-024")
+def behind_a_failed_context_hooks_go_on() -> None:
+    """What a communication hook sends is mixed with what a failed context has left."""
+    edit("if tally.doubt is not None:", "if False:", within="calling_a_hook")

@@ -77,10 +77,10 @@ def error_of_the_body_is_swallowed() -> None:
 def error_of_the_body_is_wrapped() -> None:
     """What the body raises comes out wrapped in a RuntimeError."""
     edit(
-        "    if not isinstance(error, InputsExhausted)",
+        "    self._failed = True\n",
+        "    self._failed = True\n"
         "    if not isinstance(error, SharedError):\n"
-        '        raise RuntimeError("the training loop has failed") from error\n'
-        "    if not isinstance(error, InputsExhausted)",
+        '        raise RuntimeError("the training loop has failed") from error\n',
         within="SessionFailures.report",
     )
 
