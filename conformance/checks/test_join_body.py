@@ -224,6 +224,35 @@ def test_a_rank_that_fails_in_the_body_by_an_inner_context_is_reported_to_who_is
     assert "left the join context" in outside[0].text or "exhausted" in outside[0].text.lower(), outside[0]
 
 
+class Sealed(LookupError):
+    """An error that takes no attributes, as a frozen dataclass's."""
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"nobody sets {name}")
+
+
+def fail_by_sealed_errors(ctx):
+    """Rank 0 fails first; the others know of it when they do."""
+    a = recorder(ctx)
+
+    def train():
+        with ctx.subject.Join([a]):
+            if ctx.rank > 0:
+                ctx.store.wait(["has left"])
+            raise Sealed("spilled the tea")
+
+    error = caught(train)
+    ctx.store.set("has left", "")
+    return error, a.log
+
+
+@check("JOIN-023", worlds=(2,))
+def test_what_the_body_raises_comes_out_even_if_it_takes_no_notes(ranks):
+    for error, log in ranks(fail_by_sealed_errors):
+        assert error.is_a(LookupError), error
+        assert log == []
+
+
 def fail_around_an_inner_context(ctx, members):
     """The last rank fails in the outer context, while its peers in the inner one wait for it there."""
     group, failing = ctx.group if len(members) == ctx.world else dist.new_group(members), ctx.world - 1

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ..errors import CollectivesDiffer, PeerFailed
 from . import heartbeats, stalls
 from . import store as stores
-from .losses import End, Loss, name_of
+from .losses import End, Loss, add_note, name_of
 from .tally import tally_of
 
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
@@ -79,7 +79,7 @@ class Guard:
             self.mark_affected()
             raise PeerFailed(self._describe(losses, failure))
         if failure is not None:
-            failure.add_note(self.unexplained())
+            add_note(failure, self.unexplained())
 
     def stand(self, place: str, begun: float) -> None:
         """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""

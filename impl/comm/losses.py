@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -78,6 +79,12 @@ def text_of(error: BaseException) -> str:
         return str(error)[:_LONGEST_TEXT]
     except Exception as second:  # an exception of the user's whose text cannot be made must not hide itself
         return f"(its text raised {type(second).__name__})"
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Give an error a note. One of the user's that takes none must come out nevertheless."""
+    with suppress(Exception):
+        error.add_note(text)
 
 
 def of_a_collective(error: BaseException | None) -> bool:

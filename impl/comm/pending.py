@@ -16,6 +16,7 @@ import torch
 
 from ..errors import PeerFailed
 from . import streams
+from .losses import add_note
 from .ranks import Team
 from .tally import Tally
 
@@ -229,7 +230,7 @@ def fail(error: Exception, watch: Watch, place: str, team: Team) -> NoReturn:
             watch(*([error] if isinstance(error, RuntimeError) else []))
     except Exception as known:
         raise known from error
-    error.add_note(f"The collective that failed: {place}.")
+    add_note(error, f"The collective that failed: {place}.")
     raise error
 
 
@@ -251,7 +252,7 @@ def _placed(place: str, team: Team) -> Iterator[None]:
         if isinstance(error, PeerFailed):
             error.args = (f"{error} {where}",)
         else:
-            error.add_note(where)
+            add_note(error, where)
         team.abandon()
         raise
 

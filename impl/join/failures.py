@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import NoReturn
 
 from ..comm.guard import REMEDY, Guard, detection_s, explain, guard_of, store_with_deadline
-from ..comm.losses import chain_of, name_of, of_a_collective, text_of
+from ..comm.losses import add_note, chain_of, name_of, of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import CollectivesDiffer, InputsExhausted, PeerFailed, RanksDisagree, SharedError
@@ -86,7 +86,7 @@ class FailureNotes:
             place, tally = self._team.global_rank(rank), self._team.tally
             self._write(Note(int(rank), int(place), type(error).__name__, text_of(error), tally.started, tally.label))
         except RuntimeError as lost:  # the store's host is gone or frozen; the reported error matters more
-            error.add_note(f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
+            add_note(error, f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None
 
     def first(self) -> Note | None:
@@ -213,7 +213,7 @@ class SessionFailures:
             return
         first = self._notes.first()
         if first is not None and first.rank != self._team.rank:
-            error.add_note(f"Join: before this, {first}. That failure may be the cause.")
+            add_note(error, f"Join: before this, {first}. That failure may be the cause.")
         elif of_a_collective(error) and self._team.size > 1:
             self._explain(error)
         elif first is None:
@@ -234,7 +234,7 @@ class SessionFailures:
             return  # the wait that failed has looked for the cause for as long as it may
         cause = explain(self._team.group)
         if cause not in notes:
-            error.add_note(cause)
+            add_note(error, cause)
         if guard is not None and cause == guard.unexplained():
             self._notes.leave(error)  # of a collective on another group, perhaps: nobody here would learn of it
 

@@ -206,7 +206,7 @@ def a_refusal_of_a_backend_is_raised_as_it_is() -> None:
 @defect("JOIN-057")
 def a_failed_collective_of_the_program_is_not_explained() -> None:
     """In a context, what is known of a lost rank is not said where a collective of the program has failed."""
-    edit("    if cause not in notes:\n        error.add_note(cause)\n", "", within="SessionFailures._explain")
+    edit("    if cause not in notes:\n        add_note(error, cause)\n", "", within="SessionFailures._explain")
 
 
 @defect("JOIN-057")

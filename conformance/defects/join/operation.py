@@ -74,6 +74,12 @@ def error_of_the_body_is_swallowed() -> None:
 
 
 @defect("JOIN-023")
+def an_error_has_to_take_notes() -> None:
+    """An error that takes no attributes comes out as another one, which says so."""
+    edit("    with suppress(Exception):\n        error.add_note(text)\n", "    error.add_note(text)\n")
+
+
+@defect("JOIN-023")
 def error_of_the_body_is_wrapped() -> None:
     """What the body raises comes out wrapped in a RuntimeError."""
     edit(
