@@ -177,6 +177,26 @@ def test_the_hook_does_nothing_until_it_is_registered_which_ddp_accepts(ranks, s
     assert ranks(make_and_register, scenario) == [(True, True, True)] * ranks.world
 
 
+def register_elsewhere(ctx, interleaved):
+    """Register a model's hook with another model: what its backward raises, and whether the first stays as it was."""
+    group = overlapping.group_of(ctx)
+    first, other = (ddp(ctx, models.Sum().to(ctx.device), process_group=group) for _ in range(2))
+    zero = optimizer_of(ctx, first.parameters(), "momentum", group)
+    other.register_comm_hook(group, factory_of(ctx, interleaved)(overlapping.settled, first, zero))
+    before = parameters(first)
+    data = torch.ones(2, 4, device=ctx.device)
+    errors = [caught(other(data).sum().backward) for _ in range(4)]
+    return next(filter(None, errors), None), parameters(first) == before
+
+
+@check("HOOK-007", worlds=(2, 3), scenarios=HOOKS, deadline_s=5.0, beyond=False)
+def test_a_hook_that_is_registered_with_another_model_is_refused_or_does_nothing(ranks, scenario):
+    errors, stayed = zip(*ranks(register_elsewhere, scenario), strict=True)
+    if any(errors):
+        assert_refused(errors, RuntimeError, "model")
+    assert all(stayed), "gradients of another model are stepped with"
+
+
 def drop_the_model(ctx):
     group = overlapping.group_of(ctx)
     alive = []

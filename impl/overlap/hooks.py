@@ -45,10 +45,12 @@ def hook_with_zero_step(
             k belongs to rank k modulo the number of ranks.
         reduce_scatter: sum each gradient on its owner only, and nowhere else: two thirds of the bytes of all-reduce and
             broadcast. After ``backward`` ``.grad`` then holds the average on the rank that owns the parameter and zeros
-            on the others. ``hook`` is not called; it must be None or an ``allreduce_hook``.
+            on the others, so clear gradients before each backward: kept ones would count once, and not on all ranks.
+            ``hook`` is not called; it must be None or an ``allreduce_hook``.
         max_norm: clip the gradients of ``zero``'s parameters together to this norm before the step, as
-            ``clip_grad_norm_`` would (also in ``.grad``); those of others stay as they are. The norm before clipping is
-            ``zero.overlap.info.total_norm``.
+            ``clip_grad_norm_`` would (also in ``.grad``, unless this hook is wrapped by another that copies what it
+            returns, such as ``fp16_compress_wrapper``: wrap ``hook`` instead); those of others stay as they are. The
+            norm before clipping is ``zero.overlap.info.total_norm``.
         norm_type: which norm.
         warm_up_iterations: how many iterations, from the first on, only reduce the gradients by ``hook`` and step
             nothing. A script that spends iterations on the warm-up of torch's hooks gives torch's number: 2, or 3 for a

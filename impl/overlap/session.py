@@ -108,6 +108,11 @@ class OverlapSession:
                 f"DDP's buckets must come in order: bucket {index} came where bucket {len(self._flights)} was due"
             )
         part = self._layout.parts[index]
+        if index == 0 and bucket.parameters()[0] is not part.bucket.parameters[0]:
+            raise RuntimeError(
+                "This hook was made for another model than the one with which it is registered, whose gradients it "
+                "would take for that one's: make a hook for each DistributedDataParallel."
+            )
         flight = InFlight(part, self._reducing(state, bucket, part, ddp.reducer.team))
         if index == 0:
             self._overlap.begin(ddp.reducer.iteration.session)

@@ -249,3 +249,9 @@ def what_is_in_no_bucket_is_not_sent() -> None:
 def who_has_no_gradient_steps_behind_the_messages() -> None:
     """A rank whose parameters have no gradients steps only when all parameters have been sent."""
     edit("elif flights and not self._overlap.in_parts:", "elif False:")
+
+
+@defect("HOOK-007")
+def hooks_step_with_gradients_of_other_models() -> None:
+    """A hook that is registered with another model than its own takes that one's gradients for its own model's."""
+    edit("if index == 0 and bucket.parameters()[0] is not part.bucket.parameters[0]:", "if False:")
