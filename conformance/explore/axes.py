@@ -492,6 +492,11 @@ RULES: tuple[Rule, ...] = (
     _never("DDP-131", "they take the place of a hook", *_each({"attached": "*"}, "hook", "lowered", "overlapped")),
     _never("DDP-131", "gradients are not kept", {"attached": "*", "accumulation": "*"}),
     _never("DDP-131", "gradients are not kept for another backward", {"attached": "*", "forwards": "two backwards"}),
+    _never(
+        "DDP-131",
+        "the other part needs the weight that one part steps",
+        {"attached": "*", "backward": "in two parts", "wiring": "chained"},
+    ),
     _never("DDPJ-040", "how they divide is open", {"attached": "*", "divisor": "*"}),
     _never("", "they hold the tensors that there were", *_each({"attached": "*"}, "copied", "cast", "gradient dtype")),
     _never("ZERO-008", "the owner's update is that of everybody", {"attached": "*", "sharded": "*"}),
