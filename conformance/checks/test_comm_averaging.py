@@ -89,7 +89,7 @@ def forty_thousand(_rank, _iteration):
     return torch.full((1, 1), 40000.0)
 
 
-@check("COMM-018", "COMM-020", worlds=MANY, each=True, scenarios={"built in": True, "Python": False})
+@check("COMM-018", "COMM-020", worlds=MANY, scenarios={"built in": True, "Python": False})
 def test_large_gradients_are_divided_before_they_are_summed(ranks, scenario):
     expected = alone(range(ranks.world), batch=forty_thousand, model=models.scalar, count=1)
     for seen in ranks(train_large, scenario):
@@ -194,7 +194,7 @@ def compress(ctx, name):
 HUGE = 1e30  # no float16, but nearly a bfloat16
 
 
-@check("COMM-020", each=True, scenarios={
+@check("COMM-020", scenarios={
     "fp16": ("fp16_compress_hook", HALF_STEP), "bf16": ("bf16_compress_hook", 2.0**-8),
 })  # fmt: skip
 def test_compression_rounds_to_half_precision_and_casts_back_in_place(ranks, scenario):

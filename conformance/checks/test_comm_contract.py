@@ -201,7 +201,7 @@ def return_malformed(ctx, what):
     return caught(lambda: model(models.divisible(ctx.rank, 0)).sum().backward())
 
 
-@check("COMM-014", worlds=(1, 2), each=True, scenarios={
+@check("COMM-014", worlds=(1, 2), scenarios={
     "list": _list, "number": _number, "too short": _half, "too long": _longer,
 })  # fmt: skip
 def test_a_future_of_anything_but_a_tensor_like_the_bucket_raises_runtime_error(ranks, scenario):
@@ -210,7 +210,7 @@ def test_a_future_of_anything_but_a_tensor_like_the_bucket_raises_runtime_error(
         assert error.is_a(RuntimeError), str(error)
 
 
-@check("COMM-014", worlds=(1, 2), each=True, scenarios={"None": _nothing, "tensor": _no_future})
+@check("COMM-014", worlds=(1, 2), scenarios={"None": _nothing, "tensor": _no_future})
 def test_a_result_that_is_no_future_raises_instead_of_ending_the_process(ranks, scenario):
     for error in ranks(return_malformed, scenario):
         assert error is not None, "backward accepted it"

@@ -34,7 +34,7 @@ def train_post_local(ctx, average_locally):
     return steps(ctx, model, count=ITERATIONS)
 
 
-@check("COMM-028", worlds=(4,), beyond=False, each=True, scenarios={"then by subgroup": True, "then not at all": False})
+@check("COMM-028", worlds=(4,), beyond=False, scenarios={"then by subgroup": True, "then not at all": False})
 def test_gradients_are_averaged_globally_before_the_start_and_locally_after_it(ranks, scenario):
     everywhere = alone(range(4))
     for rank, seen in enumerate(ranks(train_post_local, scenario)):
@@ -152,7 +152,7 @@ def train_quantised(ctx, hook):
 HOOKS = {"one scale": "quantization_pertensor_hook", "a scale for each channel": "quantization_perchannel_hook"}
 
 
-@check("COMM-029", worlds=(1, *MANY), scenarios=HOOKS, each=True)
+@check("COMM-029", worlds=(1, *MANY), scenarios=HOOKS)
 def test_eight_bit_averages_are_off_by_less_than_a_step_and_equal_on_all_ranks(ranks, scenario):
     exact = alone(range(ranks.world), batch=batch, model=wide, count=2)
     runs = ranks(train_quantised, scenario)
@@ -199,7 +199,7 @@ def overflow_once(ctx, hook):
     return told
 
 
-@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS)
 def test_a_gradient_that_overflows_shows_on_every_rank_in_its_own_iteration(ranks, scenario):
     for rank, told in enumerate(ranks(overflow_once, scenario)):
         assert told == [True, False, True] * 3, f"rank {rank}: finite are {told}"
@@ -214,7 +214,7 @@ def train_tiny_doubles(ctx, hook):
 TINY = 1e-60  # a float is zero
 
 
-@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS)
 def test_doubles_beyond_the_range_of_floats_are_not_lost(ranks, scenario):
     mean = torch.linspace(-1, 1, 6, dtype=torch.float64) * (ranks.world + 1) / 2
     for rank, found in enumerate(ranks(train_tiny_doubles, scenario)):
@@ -230,7 +230,7 @@ def train_on_one_side(ctx, hook):
     return [step(model, sign * values)["weight"] for sign in (1, -1)]
 
 
-@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS, each=True)
+@check("COMM-029", worlds=MANY, beyond=False, scenarios=HOOKS)
 def test_eight_bits_also_hold_gradients_of_one_sign(ranks, scenario):
     mean = [100 + (ranks.world - 1) / 2 + place for place in range(4)]
     for seen in ranks(train_on_one_side, scenario):
@@ -246,7 +246,7 @@ def train_with_idle_rank(ctx, hook):
     return step(model, factor * models.divisible(ctx.rank, 0)), factor
 
 
-@check("COMM-029", worlds=(2, 4), scenarios=HOOKS, each=True)
+@check("COMM-029", worlds=(2, 4), scenarios=HOOKS)
 def test_a_rank_that_sends_zeros_does_not_spoil_the_others(ranks, scenario):
     members = range(ranks.world - 1)
     right = alone(members, divisor=ranks.world, count=1)[0]

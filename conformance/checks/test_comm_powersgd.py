@@ -220,7 +220,7 @@ def feed_rank_one(ctx, rank):
     return told
 
 
-@check("COMM-026", worlds=(1, 2, 3), each=True, scenarios={"one column": 1, "two columns": 2, "three columns": 3})
+@check("COMM-026", worlds=(1, 2, 3), scenarios={"one column": 1, "two columns": 2, "three columns": 3})
 def test_a_matrix_of_rank_one_is_reproduced_by_however_many_columns(ranks, scenario):
     for rank, told in enumerate(ranks(feed_rank_one, scenario)):
         for name, missed in told.items():
@@ -243,7 +243,7 @@ def feed_little(ctx, hook):
     return told
 
 
-@check("COMM-026", worlds=(1, 2), each=True, scenarios=HOOKS)
+@check("COMM-026", worlds=(1, 2), scenarios=HOOKS)
 def test_where_there_are_as_many_columns_as_there_is_room_for_nothing_is_lost(ranks, scenario):
     for rank, told in enumerate(ranks(feed_little, scenario)):
         assert max(told.values()) <= 1e-5, f"rank {rank}, by elements, columns and number: off by {told}"
@@ -267,7 +267,7 @@ def change_settings(ctx, hook, last):
     return seen
 
 
-@check("COMM-026", worlds=(1, 2), each=True, scenarios=SETTLING)
+@check("COMM-026", worlds=(1, 2), scenarios=SETTLING)
 def test_settings_that_change_amid_compression_lose_nothing(ranks, scenario):
     batches = [[several_rows(rank, iteration)[:8, :8] for rank in range(ranks.world)] for iteration in range(10)]
     means = [{"weight": torch.stack(each).mean(0).flatten().tolist()} for each in batches]
@@ -440,7 +440,7 @@ CHANGES = {
 }  # fmt: skip
 
 
-@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, each=True, scenarios=CHANGES)
+@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False, scenarios=CHANGES)
 def test_what_one_parameter_has_lost_arrives_there_and_never_at_another(ranks, scenario):
     for rank, told in enumerate(ranks(change_amid_compression, *scenario)):
         for quiet, iteration, largest, own in told:

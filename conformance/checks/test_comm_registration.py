@@ -138,7 +138,6 @@ def register_twice(ctx, first, second):
 @check(
     "COMM-007",
     worlds=(1, 2, 4),
-    each=True,
     scenarios={
         "twice Python": ("python", "python"),
         "Python, then built-in": ("python", "built-in"),
@@ -226,7 +225,7 @@ def test_the_bucket_parameter_may_have_any_name(ranks):
         _judge_form(ranks, form, "KeyError")
 
 
-@check("COMM-010", worlds=(1, 2), each=True, scenarios={"partial": "partial", "object": "object", "method": "method"})
+@check("COMM-010", worlds=(1, 2), scenarios={"partial": "partial", "object": "object", "method": "method"})
 def test_callables_that_are_no_plain_functions_work_as_hooks(ranks, scenario):
     _judge_form(ranks, scenario, "AttributeError")
 

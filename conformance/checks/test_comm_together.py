@@ -297,7 +297,7 @@ def close(found, wanted, error):
     return alike[0] == alike[1] and bool((one - other).abs().max() <= error * other.abs().max())
 
 
-@check("COMM-019", worlds=(2, 3), at=worlds_of, scenarios=programs(), each=True, deadline_s=DEADLINE_S, beyond=False)
+@check("COMM-019", worlds=(2, 3), at=worlds_of, scenarios=programs(), deadline_s=DEADLINE_S, beyond=False)
 def test_any_two_choices_around_a_hook_of_the_library_average_as_one_process(ranks, scenario):
     chosen = left_of(scenario, ranks.subject_spec)
     for rank, runs in enumerate(ranks(train_each, chosen)):

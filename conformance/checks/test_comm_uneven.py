@@ -81,7 +81,7 @@ def averages(schedule, name):
 NAMES = ("low rank", "a sparse table", "half precision", "half precision around", "eight bits", "eight bits by channel")
 
 
-@check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES}, each=True)
+@check("DDPJ-014", worlds=(2, 4), beyond=False, scenarios={name: name for name in NAMES})
 def test_every_hook_of_the_library_divides_by_the_active_ranks_when_asked(ranks, scenario):
     schedule = tuple(2 + rank for rank in range(ranks.world))  # who joins has had gradients in its final buckets
     right = averages(schedule, scenario)
@@ -246,7 +246,7 @@ def train_without_averaging(ctx, schedule, name):
     return train_hooked(ctx, schedule, state, post_localSGD_hook.post_localSGD_hook)
 
 
-@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")}, each=True)
+@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")})
 def test_torchs_own_hooks_that_do_not_average_leave_gradients_alone_whoever_is_active(ranks, scenario):
     schedule = tuple(2 + rank for rank in range(ranks.world))
     for rank, seen in enumerate(ranks(train_without_averaging, schedule, scenario)):

@@ -153,7 +153,7 @@ def expected(world, options):
     return [averaged(world, [inside, closing]), averaged(world, [following]), 1.0]
 
 
-@check("DDP-073", "DDP-077", worlds=MANY, beyond=False, each=True, scenarios={
+@check("DDP-073", "DDP-077", worlds=MANY, beyond=False, scenarios={
     "copies": {},
     "views": {"gradient_as_bucket_view": True},
     "searched": {"find_unused_parameters": True},

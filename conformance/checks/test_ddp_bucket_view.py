@@ -59,7 +59,7 @@ def train_in_buckets(ctx, zero):
     return several, train(ctx, zero, {"gradient_as_bucket_view": True}), train(ctx, zero, {"bucket_cap_mb": TINY_MIB})
 
 
-@check("DDP-117", each=True, scenarios={"zeroed as None": True, "zeroed in place": False, "never zeroed": None})
+@check("DDP-117", scenarios={"zeroed as None": True, "zeroed in place": False, "never zeroed": None})
 def test_gradients_in_buckets_have_the_same_values_and_share_memory(ranks, scenario):
     expected = averages(ranks.world, 4, accumulated=scenario is None)
     for rank, told in enumerate(ranks(train_in_buckets, scenario)):
@@ -165,7 +165,7 @@ ORDERS = {
 }  # fmt: skip
 
 
-@check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios=ORDERS, each=True)
+@check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios=ORDERS)
 def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ranks, scenario):
     mean = mean_of_all(ranks.world)
     for forwards in ((0, 1), (1, 0)):

@@ -40,7 +40,7 @@ def count(ctx, evaluate, iterations):
     return model.module.seen
 
 
-@check("DDP-080", "DDP-088", each=True, scenarios={"training": False, "evaluation mode": True})
+@check("DDP-080", "DDP-088", scenarios={"training": False, "evaluation mode": True})
 def test_every_forward_begins_with_the_buffers_of_rank_0(ranks, scenario):
     assert ranks(count, scenario, 4) == [[0.0, 1.0, 2.0, 3.0]] * ranks.world
 
@@ -57,7 +57,7 @@ def count_until_evaluated(ctx, mode):
     return model.module.seen
 
 
-@check("DDP-088", worlds=MANY, each=True, scenarios={"no_grad": torch.no_grad, "inference": torch.inference_mode})
+@check("DDP-088", worlds=MANY, scenarios={"no_grad": torch.no_grad, "inference": torch.inference_mode})
 def test_an_evaluation_on_all_ranks_begins_with_the_buffers_of_rank_0(ranks, scenario):
     for rank, seen in enumerate(ranks(count_until_evaluated, scenario)):
         assert seen[:3] == [0.0, 1.0, 2.0], f"rank {rank} evaluated with buffers of its own: {seen}"
@@ -273,7 +273,7 @@ def test_without_broadcast_buffers_stay_as_each_rank_has_them(ranks):
     assert [gradients for _, gradients in told] == [[mean_of_all(ranks.world)] * 3] * ranks.world
 
 
-@check("DDP-083", each=True, scenarios={
+@check("DDP-083", scenarios={
     "alone": {"forward_sync_buffers": False},
     "against the old name": {"forward_sync_buffers": False, "broadcast_buffers": True},
 })  # fmt: skip

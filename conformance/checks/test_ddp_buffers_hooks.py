@@ -88,7 +88,7 @@ def test_a_hook_is_given_its_state_and_the_buffers_by_name(ranks):
         assert [(state, same, set(whole)) for state, same, whole, _ in seen] == [(True, True, {"count"})] * 3
 
 
-@check("DDP-093", each=True, scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
+@check("DDP-093", scenarios={"before": "PRE_FORWARD", "after": "POST_FORWARD"})
 def test_beside_a_hook_nothing_is_broadcast(ranks, scenario):
     for rank, (_, forwards, _) in enumerate(ranks(train_with, scenario, "nothing")):
         assert forwards == [step_of(rank) * iteration for iteration in range(3)], f"rank {rank}"
@@ -104,7 +104,7 @@ def added_up(world, iterations):
     return before, after
 
 
-@check("DDP-091", "DDP-094", "DDP-093", each=True, scenarios={"after": "POST_FORWARD", "by default": None})
+@check("DDP-091", "DDP-094", "DDP-093", scenarios={"after": "POST_FORWARD", "by default": None})
 def test_a_hook_after_the_forward_sees_what_the_forward_did(ranks, scenario):
     before, after = added_up(ranks.world, 3)
     for rank, (seen, forwards, ends) in enumerate(ranks(train_with, scenario, "add up")):

@@ -226,7 +226,7 @@ def step_after_a_turn(ctx, options, delays):
     return numbers(module.named_parameters())
 
 
-@check("DDP-049", worlds=MANY, beyond=False, each=True, scenarios={
+@check("DDP-049", worlds=MANY, beyond=False, scenarios={
     "copies": ({"find_unused_parameters": True}, False),
     "views": ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, False),
     "delayed": ({}, True),

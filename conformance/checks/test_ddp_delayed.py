@@ -410,7 +410,7 @@ def forward_inside_and_outside(ctx, inside_first, expected):
     return settled(ctx, model, expected)
 
 
-@check("DDP-126", worlds=MANY, beyond=False, each=True, scenarios={"inside first": True, "outside first": False})
+@check("DDP-126", worlds=MANY, beyond=False, scenarios={"inside first": True, "outside first": False})
 def test_delayed_gradients_are_averaged_once_the_backward_of_the_forward_outside_has_run(ranks, scenario):
     averages = {name: [(2 if scenario else 1) * mean_of_all(ranks.world)] for name in ("0.weight", "1.weight")}
     for rank, told in enumerate(ranks(forward_inside_and_outside, scenario, averages)):
@@ -436,7 +436,7 @@ def delay_everything(ctx, frozen, expected):
     return caught(build_and_train), seen
 
 
-@check("DDP-127", worlds=(1, 2, 3), each=True, scenarios={"all": False, "all but a frozen one": True})
+@check("DDP-127", worlds=(1, 2, 3), scenarios={"all": False, "all but a frozen one": True})
 def test_delaying_every_parameter_works_or_is_refused(ranks, scenario):
     expected = []
     for times in (1, 2):
@@ -579,7 +579,7 @@ def doubles_past_the_wrapper(model):
     model.module.double()
 
 
-@check("DDP-122", worlds=MANY, beyond=False, each=True, scenarios={
+@check("DDP-122", worlds=MANY, beyond=False, scenarios={
     "channels last": channels_last, "doubles": doubles, "doubles, past the wrapper": doubles_past_the_wrapper,
 })  # fmt: skip
 def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that_is_refused(ranks, scenario):

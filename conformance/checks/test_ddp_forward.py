@@ -137,7 +137,7 @@ MODES = {
 }
 
 
-@check("DDP-036", worlds=(1, 2), each=True, scenarios=MODES)
+@check("DDP-036", worlds=(1, 2), scenarios=MODES)
 def test_outputs_come_back_with_the_same_structure(ranks, scenario):
     for told in ranks(return_shapes, scenario):
         for name, pairs in told.items():

@@ -377,7 +377,7 @@ def train_in_half_precision(ctx, model):
     return {name: parameter.grad.to_dense().flatten()[-1].item() for name, parameter in named}
 
 
-@check("DDP-049", worlds=MANY, each=True, scenarios={"dense": models.scalar, "sparse": Tables})
+@check("DDP-049", worlds=MANY, scenarios={"dense": models.scalar, "sparse": Tables})
 def test_sums_of_half_precision_do_not_overflow(ranks, scenario):
     for rank, seen in enumerate(ranks(train_in_half_precision, scenario)):
         for name, value in seen.items():
@@ -448,7 +448,7 @@ def accumulate_finely(ctx, as_view, later):
     return error, None if error else gradients(model), None if error else model.module.layer.weight.grad.dtype
 
 
-@check("DDP-049", worlds=(1, 2), each=True, scenarios={
+@check("DDP-049", worlds=(1, 2), scenarios={
     "copies": (False, False), "views": (True, False),
     "any dtype, copies": (False, True), "any dtype, views": (True, True),
 })  # fmt: skip

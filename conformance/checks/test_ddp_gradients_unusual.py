@@ -130,7 +130,7 @@ def penalise_first(ctx, kind, options):
     return error, seen
 
 
-@check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES, each=True)
+@check("DDP-062", "DDP-049", worlds=MANY, beyond=False, scenarios=PENALTIES)
 def test_a_penalty_that_is_differentiated_first_is_averaged_with_the_rest_and_no_complaint_is_kept(ranks, scenario):
     expected = [{"a.weight": [mean + 24.0], "b.weight": [mean]} for mean in scalar_means((3,) * ranks.world)]
     for rank, (error, seen) in enumerate(ranks(penalise_first, *scenario)):
@@ -233,7 +233,7 @@ def keep_the_graph(ctx, as_view):
     return seen
 
 
-@check("DDP-050", worlds=MANY, beyond=False, each=True, scenarios={"copies": False, "views": True})
+@check("DDP-050", worlds=MANY, beyond=False, scenarios={"copies": False, "views": True})
 def test_a_backward_that_keeps_its_graph_averages_too(ranks, scenario):
     alone, expected = models.Parts("ab", width=WIDE), []
     for iteration in range(2):

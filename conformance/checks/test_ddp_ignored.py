@@ -183,7 +183,7 @@ def train_at_the_root(ctx, prefix):
     return found, model.weight.item(), model.count.item(), model.a.weight.item()
 
 
-@check("DDP-151", worlds=MANY, beyond=False, each=True, scenarios={"name": "", "dot and name": "."})
+@check("DDP-151", worlds=MANY, beyond=False, scenarios={"name": "", "dot and name": "."})
 def test_tensors_of_the_root_module_are_ignored_altogether(ranks, scenario):
     for rank, (found, *held) in enumerate(ranks(train_at_the_root, scenario)):
         assert found == {"a.weight": [mean_of_all(ranks.world)], "weight": [12.0 * (rank + 1)]}, f"rank {rank}"
@@ -241,7 +241,7 @@ def tie(ctx, name):
     return found["c.weight"], model.c.weight.item(), way, model.a.place.item()
 
 
-@check("DDP-154", worlds=MANY, beyond=False, each=True, scenarios={"first name": "a", "second name": "b"})
+@check("DDP-154", worlds=MANY, beyond=False, scenarios={"first name": "a", "second name": "b"})
 def test_a_shared_parameter_is_either_ignored_or_managed(ranks, scenario):
     ways = set()
     for rank, (found, held, way, place) in enumerate(ranks(tie, scenario)):

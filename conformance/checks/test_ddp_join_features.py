@@ -326,7 +326,6 @@ def train_delayed(ctx, schedule, divide_by_initial):
     "DDPJ-039",
     worlds=MANY,
     beyond=False,
-    each=True,
     scenarios={"divided by all": True, "divided by the active": False},
 )
 def test_delayed_parameters_are_followed_or_refused(ranks, scenario):
@@ -394,7 +393,7 @@ def cast_in_mid_block(ctx, schedule, at, past):
     return error, seen
 
 
-@check("DDP-034", worlds=(2, 3), beyond=False, each=True, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
+@check("DDP-034", worlds=(2, 3), beyond=False, scenarios={"all do": 2, "as one runs out": 3, "later": 4})
 def test_a_model_that_is_cast_inside_a_context_is_averaged_or_refused_on_all_ranks(ranks, scenario):
     schedule = (3, *[6] * (ranks.world - 1))
     for past in (True, False):

@@ -79,7 +79,7 @@ def static_alone(epochs, world):
     return rows
 
 
-@check("DDPJ-032", worlds=MANY, beyond=False, each=True, scenarios={
+@check("DDPJ-032", worlds=MANY, beyond=False, scenarios={
     "what nobody uses is sent": {},
     "what nobody uses is left out": {"skip_all_reduce_unused_params": True},
 })  # fmt: skip

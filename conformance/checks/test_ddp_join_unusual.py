@@ -448,7 +448,7 @@ def skip_a_batch_that_fails(ctx, schedule, at, where, before=""):
 
 
 @check(
-    "JOIN-024", worlds=(2, 3, 4), beyond=False, each=True,
+    "JOIN-024", worlds=(2, 3, 4), beyond=False,
     scenarios={"in forward": "forward", "in backward": "backward"},
 )
 def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_on_every_rank(ranks, scenario):

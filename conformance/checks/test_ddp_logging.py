@@ -328,7 +328,7 @@ def make_ready_twice(ctx):
     return caught(lambda: model(mine(ctx)).sum().backward())
 
 
-@check("DDP-146", worlds=(1, 2), each=True, scenarios={"INFO": "INFO", "DETAIL": "DETAIL"})
+@check("DDP-146", worlds=(1, 2), scenarios={"INFO": "INFO", "DETAIL": "DETAIL"})
 def test_in_debug_mode_errors_name_the_parameters(ranks, scenario):
     for error in ranks(leave_b_out, env={"TORCH_DISTRIBUTED_DEBUG": scenario}):
         assert_refused([error], RuntimeError, "parts.b.weight", "parts.b.bias")

@@ -159,7 +159,7 @@ def in_one_process(program, world):
     return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
 
 
-@check("DDP-135", worlds=(2, 3), each=True, scenarios=CONFIGS)
+@check("DDP-135", worlds=(2, 3), scenarios=CONFIGS)
 def test_programs_of_many_kinds_get_the_gradients_of_full_precision(ranks, scenario):
     expected = {program.__name__: in_one_process(program, ranks.world) for program in PROGRAMS}
     for rank, found in enumerate(ranks(run_all, scenario)):

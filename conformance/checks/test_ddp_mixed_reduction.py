@@ -188,7 +188,7 @@ def reduce_tiny(ctx, width):
     return or_lacks_accelerator(ctx, run)
 
 
-@check("DDP-136", worlds=MANY, beyond=False, each=True, scenarios={"few": 8, "many": 128})
+@check("DDP-136", worlds=MANY, beyond=False, scenarios={"few": 8, "many": 128})
 def test_what_low_numbers_cannot_hold_is_kept_in_a_full_reduction_of_any_size(ranks, scenario):
     assert ranks(reduce_tiny, scenario) == [(HALF, [TINY])] * ranks.world
 

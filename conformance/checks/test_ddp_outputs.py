@@ -45,7 +45,7 @@ def change_in_place(ctx, options):
     return seen
 
 
-@check("DDP-112", each=True, scenarios=MODES)
+@check("DDP-112", scenarios=MODES)
 def test_outputs_may_be_changed_in_place(ranks, scenario):
     assert ranks(change_in_place, scenario) == [[(6 * mean_of_all(ranks.world), True)] * 8] * ranks.world
 
@@ -72,7 +72,7 @@ class Both(models.Branches):
         return {"left": self.a(x), "more": [self.b(x), "words"]}
 
 
-@check("DDP-112", worlds=(1, 2, 3), each=True, scenarios=MODES)
+@check("DDP-112", worlds=(1, 2, 3), scenarios=MODES)
 def test_each_of_several_outputs_in_containers_may_be_changed_in_place(ranks, scenario):
     mean = mean_of_all(ranks.world)
     expected = [(2 * mean, mean), (mean, 2 * mean), (2 * mean, 2 * mean)]
@@ -97,7 +97,7 @@ def forbid_in_place(ctx, options):
     return unchanged, error, gradient(model.module.a.weight)
 
 
-@check("DDP-113", each=True, scenarios=MODES)
+@check("DDP-113", scenarios=MODES)
 def test_without_clones_results_are_the_same_and_in_place_changes_are_refused(ranks, scenario):
     told = ranks(forbid_in_place, scenario)
     for unchanged, _, switched_on_again in told:
@@ -167,7 +167,7 @@ def answer_in(ctx, kind):
     return told
 
 
-@check("DDP-102", "DDP-036", each=True, scenarios={kind: kind for kind in KINDS})
+@check("DDP-102", "DDP-036", scenarios={kind: kind for kind in KINDS})
 def test_dictionaries_of_any_class_are_searched_and_come_back_as_they_were(ranks, scenario):
     name = type(KINDS[scenario](0)).__name__
     expected = (name, ["value", "more"], 2 * mean_of_all(ranks.world), True)

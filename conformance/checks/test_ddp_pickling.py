@@ -131,7 +131,7 @@ def restore_and_train(ctx, way):
     return found, restored.process_group is ctx.group, settings, restored.module is model.module
 
 
-@check("DDP-158", worlds=WORLDS, beyond=False, each=True, scenarios={way: way for way in WAYS})
+@check("DDP-158", worlds=WORLDS, beyond=False, scenarios={way: way for way in WAYS})
 def test_a_restored_model_averages_with_the_settings_it_had(ranks, scenario):
     for found, default, (before, after), same in ranks(restore_and_train, scenario):
         assert found == sums_of(ranks.world, 3)

@@ -79,7 +79,7 @@ def train_over(ctx, options, demands_timeout):
 GROUPS = {"with works of its own": True, "with works made of futures": False}
 
 
-@check("DDP-049", worlds=WORLDS, each=True, scenarios=GROUPS, beyond=False)
+@check("DDP-049", worlds=WORLDS, scenarios=GROUPS, beyond=False)
 def test_the_result_of_a_groups_own_work_is_taken_from_its_future(ranks, scenario):
     for options, env in (({}, {}), ({"gradient_as_bucket_view": True}, {}), ({}, {STRICT: "1"})):
         for rank, seen in enumerate(ranks(train_over, options, scenario, env=env)):

@@ -370,7 +370,7 @@ def test_a_replaced_only_parameter_is_noticed_at_the_next_forward_at_the_latest(
     assert_noticed(ranks, bias=False)
 
 
-@check("DDP-034", worlds=MANY, beyond=False, each=True, scenarios={"among others": True, "the only one": False})
+@check("DDP-034", worlds=MANY, beyond=False, scenarios={"among others": True, "the only one": False})
 def test_a_replaced_parameter_is_not_taken_for_an_unused_one(ranks, scenario):
     assert_noticed(ranks, bias=scenario, find_unused_parameters=True)
 

@@ -209,7 +209,7 @@ LATER = {
 }
 
 
-@check("DDP-106", worlds=(1, 2), each=True, scenarios=LATER, deadline_s=5)
+@check("DDP-106", worlds=(1, 2), scenarios=LATER, deadline_s=5)
 def test_a_second_backward_that_goes_further_than_the_first_raises_or_is_averaged(ranks, scenario):
     options, since = scenario
     told = ranks(go_further, options, since)

@@ -34,7 +34,7 @@ def accumulated_alone(world, uses):
     return found
 
 
-@check("DDP-059", "DDP-099", worlds=(2, 4), beyond=False, each=True, scenarios={
+@check("DDP-059", "DDP-099", worlds=(2, 4), beyond=False, scenarios={
     "searched": (CHANGING, {"find_unused_parameters": True}),
     "searched, views": (CHANGING, {"find_unused_parameters": True, "gradient_as_bucket_view": True}),
     "a static graph": (CONSTANT, {"static_graph": True}),

@@ -36,7 +36,7 @@ def scale_then_leave_out(ctx, as_view, runs):
     return told
 
 
-@check("DDP-100", worlds=MANY, scenarios=VIEWS, each=True)
+@check("DDP-100", worlds=MANY, scenarios=VIEWS)
 def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scenario):
     for runs in (False, True):
         told = ranks(scale_then_leave_out, scenario, runs)
@@ -66,7 +66,7 @@ def fail_behind_the_model(ctx, as_view):
     return before, [whole(parameter.grad).flatten().tolist() for parameter in left_out]
 
 
-@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS, each=True)
+@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS)
 def test_an_old_gradient_outlasts_a_backward_that_fails(ranks, scenario):
     for rank, (before, after) in enumerate(ranks(fail_behind_the_model, scenario)):
         assert before == after, f"rank {rank}"
@@ -90,7 +90,7 @@ def clear_what_was_accumulated(ctx, as_view):
     return told
 
 
-@check("DDP-100", worlds=MANY, beyond=False, each=True, scenarios=VIEWS)
+@check("DDP-100", worlds=MANY, beyond=False, scenarios=VIEWS)
 def test_what_was_accumulated_and_cleared_counts_as_used_no_more(ranks, scenario):
     assert ranks(clear_what_was_accumulated, scenario) == [[["parts.a.weight", "parts.a.bias"]] * 3] * ranks.world
 
@@ -158,7 +158,7 @@ def use_on_the_last_rank_only(ctx, as_view):
     return told
 
 
-@check("DDP-099", "DDP-030", worlds=MANY, beyond=False, each=True, scenarios=VIEWS)
+@check("DDP-099", "DDP-030", worlds=MANY, beyond=False, scenarios=VIEWS)
 def test_who_did_not_use_a_parameter_gets_a_gradient_with_its_strides(ranks, scenario):
     expected = [([12.0 * (1 + place) / ranks.world for place in range(count)], True) for count in (24, 12)]
     assert ranks(use_on_the_last_rank_only, scenario) == [[expected] * 3] * ranks.world

@@ -88,7 +88,7 @@ def test_a_parameter_that_some_ranks_use_gets_their_sum_over_all_ranks(ranks, sc
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"
 
 
-@check("DDP-100", "DDP-119", each=True, scenarios={
+@check("DDP-100", "DDP-119", scenarios={
     "views": {"bucket_cap_mb": TINY_MIB, "gradient_as_bucket_view": True},  # first: DDP-119 is about them
     "copies": {"bucket_cap_mb": TINY_MIB},
     "views of one bucket": {"gradient_as_bucket_view": True},

@@ -68,7 +68,7 @@ def averages_of_several_forwards(world, alike):
     return found
 
 
-@check("DDP-099", each=True, scenarios={
+@check("DDP-099", scenarios={
     "the same forwards on all ranks": (True, {}, call),
     "other forwards on other ranks": (False, {}, call),
     "other forwards, views": (False, {"gradient_as_bucket_view": True}, call),
@@ -389,7 +389,7 @@ def pass_by(ctx, as_it_is, options):
     return told
 
 
-@check("DDP-099", "DDP-105", worlds=(2, 3), beyond=False, each=True, scenarios={
+@check("DDP-099", "DDP-105", worlds=(2, 3), beyond=False, scenarios={
     "searched": {"find_unused_parameters": True}, "static": {"static_graph": True},
 })  # fmt: skip
 def test_a_model_that_a_rank_passes_by_is_reduced_before_the_one_that_comes_before_it(ranks, scenario):

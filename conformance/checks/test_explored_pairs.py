@@ -33,17 +33,17 @@ def train_as_one_process(ranks, programs):
     assert not broken, broken
 
 
-@check("DDP-049", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("plain"), each=True)
+@check("DDP-049", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("plain"))
 def test_every_pair_of_choices_trains_as_one_process(ranks, scenario):
     train_as_one_process(ranks, scenario)
 
 
-@check("DDPJ-007", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("in a context"), each=True)
+@check("DDPJ-007", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("in a context"))
 def test_every_pair_of_choices_trains_as_one_process_in_a_context(ranks, scenario):
     train_as_one_process(ranks, scenario)
 
 
-@check("ZERO-022", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("sharded"), each=True)
+@check("ZERO-022", worlds=WORLDS, at=worlds_of, beyond=False, scenarios=batches("sharded"))
 def test_every_pair_of_choices_trains_as_one_process_with_a_sharded_optimizer(ranks, scenario):
     train_as_one_process(ranks, scenario)
 

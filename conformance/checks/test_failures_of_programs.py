@@ -115,7 +115,7 @@ def end_before_the_others(ctx, end):
     return caught(train)
 
 
-@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=ENDS, each=True)
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=ENDS)
 def test_peers_of_a_program_that_ends_before_them_are_told_which_one_and_by_what_error(ranks, scenario):
     end, raises = scenario
     _, errors = others_are_told(ranks, end_before_the_others, end)
@@ -253,7 +253,7 @@ def interrupt_a_wait(ctx, hooked, error):
 
 
 @check(
-    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, each=True,
+    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
     scenarios={
         "for a reduction": (False, KeyboardInterrupt), "for a hook": (True, KeyboardInterrupt),
         "for a reduction, by an error": (False, BadBatch), "for a hook, by an error": (True, BadBatch),

@@ -177,7 +177,7 @@ UNGUARDED = {
 }
 
 
-@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=UNGUARDED, each=True)
+@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=UNGUARDED)
 def test_without_a_guard_the_error_of_a_collective_blames_nobody(ranks, scenario):
     env, own_store, joined = scenario
     lost = ranks.subject.PeerFailed

@@ -32,7 +32,7 @@ CELLS = {
 
 
 @check(
-    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=CELLS, each=True,
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=CELLS,
     at=lambda cell: (Cell.of(cell).world,),
 )  # fmt: skip
 def test_peers_of_a_rank_that_is_lost_in_a_context_are_told_which_one_and_where(ranks, scenario):

@@ -292,7 +292,7 @@ WAYS = {
 }
 
 
-@check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS, each=True)
+@check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS)
 def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_other(ranks, scenario):
     run = ranks.run(go_on, scenario, stall_s=30)
     for rank, end in enumerate(run.outcomes):

@@ -306,7 +306,7 @@ def reduce_some_in_every_way(ctx, far):
 HOSTS = {"one host": False, "hosts": True}
 
 
-@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False, each=True, scenarios=HOSTS)
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False, scenarios=HOSTS)
 def test_gradients_are_reduced_to_their_owners_in_half_precision_and_beside_others_that_have_none(ranks, scenario):
     for rank, told in enumerate(ranks(reduce_some_in_every_way, scenario)):
         for (dtype, *way), seen in zip(SOME, told, strict=True):
@@ -383,7 +383,7 @@ def worlds_of(far):
     return (3,) if far else (2, 3)
 
 
-@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, each=True, scenarios=HOSTS, at=worlds_of)
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, scenarios=HOSTS, at=worlds_of)
 def test_a_graph_that_has_saved_parameters_of_before_an_overlapped_step_is_an_error_on_every_rank(ranks, scenario):
     assert ranks(step_what_a_graph_has_saved, scenario) == [[[], []]] * ranks.world
 

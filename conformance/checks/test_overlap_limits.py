@@ -327,7 +327,7 @@ ANSWERS = {
 }  # fmt: skip
 
 
-@check("COMM-014", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False, scenarios=ANSWERS, each=True)
+@check("COMM-014", worlds=(1, 2), deadline_s=DEADLINE_S, beyond=False, scenarios=ANSWERS)
 def test_in_an_overlapped_step_an_answer_unlike_the_bucket_is_an_error_before_anything_is_stepped(ranks, scenario):
     for told in ranks(answer_wrongly, *scenario):
         assert_refused([error for error, _ in told], RuntimeError, *(["bucket"] if scenario[1] else []))

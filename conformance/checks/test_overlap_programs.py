@@ -227,7 +227,7 @@ def worlds_of(apart):
 PLACES = {"one host": False, "hosts": True}
 
 
-@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, scenarios=PLACES, at=worlds_of, each=True)
+@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, scenarios=PLACES, at=worlds_of)
 def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks, scenario):
     for name, interleaved in HOOKS.items():
         results = ranks(fail_half_way, interleaved, scenario)

@@ -286,7 +286,7 @@ def collectives(ctx, how):
     return order, reduced_elements(events) >= elements
 
 
-@check("HOOK-048", worlds=MANY, scenarios=HOOKS, each=True, deadline_s=DEADLINE_S)
+@check("HOOK-048", worlds=MANY, scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_the_variants_differ_in_the_order_of_their_collectives(ranks, scenario):
     ranks(show_reductions, trace=True)
     for order, whole in ranks(collectives, Overlap(scenario, hook=overlapping.settled), trace=True):

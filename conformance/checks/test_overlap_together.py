@@ -281,7 +281,7 @@ def close(found, wanted):
     return bool((one - other).abs().max() <= CLOSE * max(1.0, other.abs().max().item()))
 
 
-@check("HOOK-018", worlds=(2, 3), at=worlds_of, scenarios=programs(), each=True, deadline_s=DEADLINE_S, beyond=False)
+@check("HOOK-018", worlds=(2, 3), at=worlds_of, scenarios=programs(), deadline_s=DEADLINE_S, beyond=False)
 def test_any_two_choices_around_an_overlapped_step_train_as_one_process(ranks, scenario):
     expected = [Alone(program, ranks.world).train() for program in scenario]
     for rank, runs in enumerate(ranks(train_each, scenario)):

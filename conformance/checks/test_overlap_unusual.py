@@ -150,7 +150,7 @@ def a_kind_alone(kind, settings, world, waited, model=models.SumBackwards):
 
 
 @check(
-    "HOOK-018", worlds=(1, 2, 3), scenarios=KINDS, each=True, deadline_s=DEADLINE_S, beyond=False,
+    "HOOK-018", worlds=(1, 2, 3), scenarios=KINDS, deadline_s=DEADLINE_S, beyond=False,
 )  # fmt: skip
 def test_optimizers_that_replace_their_states_or_save_more_are_stepped_as_by_one_process(ranks, scenario):
     before = parameters(models.SumBackwards())

@@ -36,7 +36,7 @@ CELLS = {
 
 
 @check(
-    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=CELLS, each=True,
+    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=CELLS,
     at=lambda cell: (Cell.of(cell).world,),
 )  # fmt: skip
 def test_in_strict_mode_a_collective_that_does_something_else_is_told(ranks, scenario):

@@ -62,7 +62,7 @@ MISUSES = {
 }
 
 
-@check("ZERO-028", worlds=(1, 2), deadline_s=10, scenarios=MISUSES, each=True)
+@check("ZERO-028", worlds=(1, 2), deadline_s=10, scenarios=MISUSES)
 def test_internal_misuse_is_an_assertion_failure_that_changes_nothing(ranks, scenario):
     misuse, words = scenario
     results = ranks(misuse)

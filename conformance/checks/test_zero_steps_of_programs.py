@@ -148,7 +148,7 @@ def set_trainable(params, trainable):
         parameter.requires_grad_(trainable)
 
 
-@check("ZERO-008", "ZERO-013", worlds=MANY, scenarios={"in a closure": True, "before the step": False}, each=True)
+@check("ZERO-008", "ZERO-013", worlds=MANY, scenarios={"in a closure": True, "before the step": False})
 def test_what_is_thawed_only_while_gradients_are_computed_is_stepped_and_sent(ranks, scenario):
     assert ranks(beside_the_ordinary, thaw_for_backward, scenario) == [None] * ranks.world
 
@@ -210,7 +210,7 @@ def step_with_one_memory(ctx, make, places, added, frozen, views):
     return params
 
 
-@check("ZERO-008", worlds=MANY, scenarios=ONE_MEMORY, each=True)
+@check("ZERO-008", worlds=MANY, scenarios=ONE_MEMORY)
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     told = [ranks(beside_the_ordinary, step_with_one_memory, *scenario, views) for views in (False, True)]
     assert told == [[None] * ranks.world] * 2
@@ -396,7 +396,7 @@ def go_on_after_failures(ctx, make, in_closures):
     return [*params, *seen]
 
 
-@check("ZERO-011", worlds=MANY, scenarios={"in closures": True, "in the optimizer": False}, each=True)
+@check("ZERO-011", worlds=MANY, scenarios={"in closures": True, "in the optimizer": False})
 def test_after_a_step_that_failed_everywhere_settings_are_those_of_the_ordinary_optimizer(ranks, scenario):
     for rank, gap in enumerate(ranks(beside_the_ordinary, go_on_after_failures, scenario)):
         assert gap is None, f"rank {rank}: {gap}"
