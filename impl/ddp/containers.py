@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from operator import is_
 from typing import Any
 
@@ -97,16 +97,31 @@ def find_tensors(value: Any, within: tuple[int, ...] = ()) -> list[torch.Tensor]
     if id(value) in within:
         return []
     here = (*within, id(value))
+    return [tensor for item in _items(value) for tensor in find_tensors(item, here)]
+
+
+def find_each(values: Iterable[Any]) -> list[torch.Tensor]:
+    """The tensors inside ``values`` in any order, however deep: each container is looked into once."""
+    found, left, seen = [], list(values), dict[int, Any]()
+    while left:
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif id(value) not in seen and (items := _items(value)):
+            seen[id(value)] = value  # kept, so that no other gets its id
+            left += items
+    return found
+
+
+def _items(value: Any) -> Collection[Any]:
+    """What a container holds; nothing of anything else."""
     if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in find_tensors(item, here)]
+        return value
     if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in find_tensors(item, here)]
+        return value.values()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-        return find_tensors(held, here)
-    if _is_own_rref(value):
-        return find_tensors(value.local_value(), here)
-    return []
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return [value.local_value()] if _is_own_rref(value) else ()
 
 
 def _is_own_rref(value: Any) -> bool:

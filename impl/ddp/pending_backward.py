@@ -10,7 +10,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from . import kernels
-from .containers import find_tensors, map_tensors
+from .containers import find_each, map_tensors
 from .graph import leaves_behind
 from .messages import MODEL_GONE
 
@@ -209,7 +209,7 @@ def _accumulates() -> bool:
 
 def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
     """The arguments of a forward that have a graph, and where it ends: those given as they are, or in containers."""
-    return {given: given.grad_fn for given in find_tensors([*inputs, *kwargs.values()]) if given.grad_fn is not None}
+    return {given: given.grad_fn for given in find_each([*inputs, *kwargs.values()]) if given.grad_fn is not None}
 
 
 class OutputSink(torch.autograd.Function):

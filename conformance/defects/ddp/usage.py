@@ -111,13 +111,13 @@ def outputs_always_cloned() -> None:
 @defect("DDP-102")
 def outputs_in_dataclasses_not_found() -> None:
     """Tensors in the fields of a dataclass are not found."""
-    edit("if dataclasses.is_dataclass(value) and", "if dataclasses is None and", within="find_tensors")
+    edit("if dataclasses.is_dataclass(value) and", "if dataclasses is None and", within="_items")
 
 
 @defect("DDP-102")
 def outputs_in_dicts_not_found() -> None:
     """Tensors among a dictionary's values are not found."""
-    edit("for item in value.values()", "for item in value")
+    edit("return value.values()", "return value", within="_items")
 
 
 @defect("DDP-112")
@@ -146,8 +146,8 @@ def a_backward_that_goes_further_stays_local() -> None:
 def outputs_searched_one_level_deep() -> None:
     """Containers inside containers are not searched."""
     edit(
-        "for item in value for tensor in find_tensors(item, here)]",
-        "for tensor in value if isinstance(tensor, torch.Tensor)]",
+        "for item in _items(value) for tensor in find_tensors(item, here)]",
+        "for tensor in _items(value) if isinstance(tensor, torch.Tensor)]",
     )
 
 
@@ -155,8 +155,8 @@ def outputs_searched_one_level_deep() -> None:
 def outputs_in_dataclasses_with_slots_are_not_expected() -> None:
     """The search reads a dataclass by its ``__dict__``, which one with slots has not."""
     edit(
-        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
-        "held = list(vars(value).values())",
+        "return [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
+        "return list(vars(value).values())",
     )
 
 
@@ -328,8 +328,8 @@ def complaint_repeated_at_every_forward() -> None:
 def fields_beside_the_constructor_are_not_searched() -> None:
     """Of a dataclass only what its constructor takes is searched for output tensors."""
     edit(
-        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
-        "held = [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.init]",
+        "return [getattr(value, field.name, None) for field in dataclasses.fields(value)]",
+        "return [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.init]",
     )
 
 
@@ -441,4 +441,4 @@ def what_is_handed_out_tells_until_a_static_graph_is_learned() -> None:
 @defect("DDP-101")
 def arguments_are_known_outside_of_containers_only() -> None:
     """An argument that lies inside a container and is handed out with it is taken for an output."""
-    edit("find_tensors([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
+    edit("find_each([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
