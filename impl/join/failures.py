@@ -102,20 +102,21 @@ class FailureNotes:
     def watch(self, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if another rank has left by an exception, or what it has learned of all ranks.
 
-        Not where this one ``waits`` for what that rank has taken part in: it goes on to where the other one has left,
+        Not where this one ``waits`` for what all who have left have taken part in: it goes on to where they left,
         perhaps by an error of its own there.
         """
         try:
             if self._store is None or not self._store.check([f"{self._key}/bell"]):
                 return
             note = self._read(self._store)
+            goes_on = waits and not in_step.is_left_behind(self._team, self._key, self._store)
         except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return
         if note is not None and note.rank != self._team.rank:
             if note.kind == RanksDisagree.__name__:
                 raise RanksDisagree(note.text)
-            if waits and self._has_taken_part(note):
+            if goes_on and self._has_taken_part(note):
                 return
             raise PeerFailed(f"Join: {note}. {note.advice(self._team.rank)} {REMEDY}")
 

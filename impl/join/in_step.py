@@ -35,6 +35,14 @@ def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:
             _publish(store, record, team)
 
 
+def is_left_behind(team: Team, session: str, store: StoreWithDeadline) -> bool:
+    """Whether some rank has left the session before it started all that this one has: what this one waits for never
+    ends. RuntimeError where the store's host is gone.
+    """
+    started, keys = record_of(team).started, [f"{session}/started/{rank}" for rank in team.members]
+    return any(store.check([key]) and int(store.get(key)) < started for key in keys)
+
+
 def make_sure(team: Team) -> None:
     """Compare, where a context has failed here, how many collectives the ranks had started when they left it.
 

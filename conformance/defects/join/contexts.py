@@ -273,3 +273,9 @@ def behind_a_failed_context_only_the_next_one_is_refused() -> None:
 def behind_a_failed_context_hooks_go_on() -> None:
     """What a communication hook sends is mixed with what a failed context has left."""
     edit("if tally.doubt is not None:", "if False:", within="calling_a_hook")
+
+
+@defect("JOIN-024", worlds=(3,))
+def who_has_left_later_and_further_behind_is_not_looked_at() -> None:
+    """Where the rank that has failed first took part in a collective, its peers wait for it, though another has not."""
+    edit("waits and not in_step.is_left_behind(self._team, self._key, self._store)", "waits", within="watch")
