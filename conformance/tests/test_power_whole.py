@@ -13,7 +13,7 @@ from conformance.workers import Driver
 
 pytestmark = pytest.mark.slow
 
-CASE = "test_two_models_of_one_context_divide_by_the_initial_size@2"
+CASE = "test_two_models_of_one_context_divide_by_the_initial_size@3"
 FILE = "impl/ddp/iteration.py"
 DIVISOR = "    def known_divisor(self) -> int | None:"
 FUTURE = "from __future__ import annotations"

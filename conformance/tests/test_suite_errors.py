@@ -144,7 +144,7 @@ def test_flies(ranks):
     ranks.subject.flight
 
 
-@check("FAKE-006", worlds=(2,), scenarios={"first": 1, "second": 2})
+@check("FAKE-006", worlds=(2,), scenarios={"first": 1, "second": 2}, each=False)
 def test_two(ranks, scenario):
     assert scenario < 2, f"it is {scenario}"
 

@@ -1,6 +1,5 @@
 """Failure notes: the first one counts, they reach other ranks only, and a lost store silences them."""
 
-import types
 from functools import cached_property
 
 import pytest
@@ -26,8 +25,15 @@ class Placed(Team):
         return Tally()
 
 
+class Group:
+    """What a team needs of one."""
+
+    def __init__(self, name):
+        self.group_name = name
+
+
 def team(rank, name="g", started=0):
-    made = Placed(types.SimpleNamespace(group_name=name), rank, 3)
+    made = Placed(Group(name), rank, 3)
     made.tally.started = started
     return made
 
@@ -65,6 +71,19 @@ def test_a_rank_is_waited_for_where_it_has_taken_part_before_it_left(monkeypatch
         with pytest.raises(PeerFailed):
             late.watch(waits=True)
         monkeypatch.undo()
+
+
+def test_who_waits_is_told_once_another_has_left_without_what_is_waited_for():
+    store, teams = dist.HashStore(), [team(rank) for rank in range(3)]
+    left, behind, late = (FailureNotes(each, "k", store) for each in teams)
+    for each, started in zip(teams, (8, 7, 8), strict=True):
+        record_of(each)  # a context begins
+        each.tally.started = started
+    left.leave(KeyError("first"))
+    late.watch(waits=True)
+    behind.end()
+    with pytest.raises(PeerFailed, match="KeyError: 'first'"):
+        late.watch(waits=True)
 
 
 def test_only_the_first_note_of_a_session_is_kept():

@@ -130,7 +130,7 @@ def the_last_one_goes_on_behind_what_others_are_in() -> None:
 @defect("JOIN-023")
 def a_rank_that_left_is_not_waited_for_where_it_has_taken_part() -> None:
     """Whoever waits when another rank leaves a context by an error fails, though what it waits for comes."""
-    edit("if waits and self._has_taken_part(note):", "if False:")
+    edit("if goes_on and self._has_taken_part(note):", "if False:")
 
 
 @defect("JOIN-024")
