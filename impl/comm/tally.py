@@ -42,7 +42,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.started = 0
-        #: where a join block has failed: makes sure, before the next one, that the ranks are in step
+        #: once a join block has failed: makes sure, before the next collective, that the ranks are in step
         self.doubt: Callable[[Any], None] | None = None
         #: whether forwards of some model have synchronised buffers, or will
         self.buffers_travel = False

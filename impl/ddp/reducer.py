@@ -130,7 +130,8 @@ class Reducer:
         self._lowered = lowered
         #: of the parameters at the last look; the buckets are made for these
         self._dtypes = list(map(_dtype_of, self.parameters))
-        self._strides: list[tuple[int, ...]] = []  # the same of the layout
+        #: of the parameters when the buckets were laid out
+        self._strides: list[tuple[int, ...]] = []
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
         #: the forwards whose backward may come
         self.forwards = Forwards()

@@ -143,12 +143,12 @@ class FailureNotes:
             self._store.set(f"{self._key}/bell", "")
 
 
-_entered = threading.local()
+_of_thread = threading.local()
 
 
 def _entered_here() -> list[FailureNotes]:
     """The notes of the blocks that this thread is in, on whatever group, the innermost last."""
-    notes: list[FailureNotes] = _entered.__dict__.setdefault("notes", [])
+    notes: list[FailureNotes] = _of_thread.__dict__.setdefault("notes", [])
     return notes
 
 

@@ -29,7 +29,7 @@ def doubt(team: Team) -> None:
 def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:
     """This rank leaves a session, in whatever way: tell how many collectives it has started. ``session``: its key."""
     record = record_of(team)
-    record.left = f"{session}/started"
+    record.left = session
     if store is not None:
         with suppress(RuntimeError):  # its host is gone: the collectives will fail by themselves, or need no store
             _publish(store, record, team)
@@ -39,8 +39,8 @@ def is_left_behind(team: Team, session: str, store: StoreWithDeadline) -> bool:
     """Whether some rank has left the session before it started all that this one has: what this one waits for never
     ends. RuntimeError where the store's host is gone.
     """
-    started, keys = record_of(team).started, [f"{session}/started/{rank}" for rank in team.members]
-    return any(store.check([key]) and int(store.get(key)) < started for key in keys)
+    started = record_of(team).started
+    return any(store.check([key]) and int(store.get(key)) < started for key in _keys(session, team))
 
 
 def make_sure(team: Team) -> None:
@@ -56,7 +56,7 @@ def make_sure(team: Team) -> None:
     if store is None:
         return
     record = record_of(team)
-    keys = [f"{record.left}/{rank}" for rank in team.members]
+    keys = _keys(record.left, team)
     try:
         _publish(store, record, team)
         late = _wait_for(store, keys, team)
@@ -81,6 +81,11 @@ def make_sure(team: Team) -> None:
     team.tally.doubt = None
 
 
+def _keys(session: str, team: Team) -> list[str]:
+    """By rank, where it tells what it had started when it left."""
+    return [f"{session}/started/{rank}" for rank in team.members]
+
+
 def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list[int]:
     """Wait until the ranks have set their keys, as long as that may take; those that have not."""
     end = time.monotonic() + min(store.timeout, _LONGEST_WAIT).total_seconds()
@@ -94,7 +99,7 @@ def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list
 
 
 def _publish(store: StoreWithDeadline, record: GroupRecord, team: Team) -> None:
-    key = f"{record.left}/{team.rank}"
+    key = _keys(record.left, team)[team.rank]
     store.set(key, str(record.started))
     if key not in record.published:
         record.published.append(key)

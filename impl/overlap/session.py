@@ -310,9 +310,10 @@ class OverlapSession:
         members = tuple(self._indices(ddp, bucket.spec.parameters) for bucket in buckets)
         plan = OverlapPlan(members, self._shard.plan.owners)
         left, parameters = self._indices(ddp, tuple(ddp.reducer.plan.left_out)), self._shard.parameters()
-        outside = {} if self._overlap.in_parts else dict(enumerate(parameters))  # torch's own need a gradient to step
-        for index in (index for bucket in members for index in bucket):
-            outside.pop(index, None)
+        inside = {index for bucket in members for index in bucket}
+        outside = {index: each for index, each in enumerate(parameters) if index not in inside}
+        if self._overlap.in_parts:  # torch's own need a gradient to step
+            outside = {}
         self._layout = Layout(plan, buckets, self._shard.team, together=self._all_together, outside=outside)
         self._left_out = {index: parameters[index] for index in sorted(left) if index >= 0}
         info = self._overlap.info
