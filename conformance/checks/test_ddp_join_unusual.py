@@ -8,13 +8,14 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.joinables import adder
-from conformance.fixtures.training import ddp, gradient, private, scalar_means
+from conformance.fixtures.training import ddp, gradient, gradients, private, scalar_means
 from conformance.ranks import caught
 from conformance.subjects import DETECTION
 
@@ -467,6 +468,34 @@ def test_a_batch_that_fails_on_one_rank_and_is_caught_inside_the_block_is_told_o
     run = ranks.run(skip_a_batch_that_fails, (*[1] * (ranks.world - 1), 5), 3, scenario, "hook")
     if scenario == "backward" or {type(outcome).__name__ for outcome in run.outcomes} != {"Finished"}:
         assert_told(run, "the last one with inputs", scenario)
+
+
+def fail_alike(ctx, schedule, bad):
+    """These iterations' forwards fail on all ranks alike, caught inside the block; the gradients of the others."""
+    model, seen = ddp(ctx, nn.Sequential(models.scalar())), []
+
+    def fail(*_):
+        raise KeyError("a label that nobody knows")
+
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            with contextlib.suppress(KeyError), contextlib.ExitStack() as failing:
+                if iteration in bad:
+                    failing.enter_context(model.module[0].register_forward_pre_hook(fail))
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(gradients(model)["0.weight"][0])
+    return seen
+
+
+@check("JOIN-054", worlds=MANY, beyond=False)
+def test_forwards_that_fail_on_all_ranks_alike_are_left_out_as_they_are_without_a_context(ranks):
+    bad = (1, 2)
+    for schedule in ((4,) * ranks.world, (*[4] * (ranks.world - 1), 6)):
+        means = scalar_means(schedule)
+        for rank, seen in enumerate(ranks(fail_alike, schedule, bad)):
+            expected = [means[iteration] for iteration in range(schedule[rank]) if iteration not in bad]
+            assert seen == expected, f"rank {rank}, schedule {schedule}"
 
 
 def assert_told(run, about, *words):

@@ -37,7 +37,8 @@ class Join:
     ranks raise ``RuntimeError`` naming it, at their next wait inside the context. A rank that blocks in a collective
     of the user's own meets the process group's timeout instead. The same happens where the forward, loss or backward
     of a synchronised iteration fails on one rank and the error is caught inside the block: its peers go on with that
-    iteration, so this rank's next one raises. Leave bad batches out before their forward, on all ranks alike.
+    iteration, so this rank's next one raises. Leave bad batches out before their forward, on all ranks alike. (Where
+    no rank has run out, a forward or loss that fails on all ranks alike may be caught, and is left out.)
 
     On accelerators, ``init_process_group("cpu:gloo,cuda:nccl")`` (what torch takes where neither a backend nor a device
     is named) is the set-up to use: the context's messages then travel between the CPUs, and neither wait for what is

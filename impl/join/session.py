@@ -298,7 +298,7 @@ class Session(BaseSession):
             if broken is None:
                 continue
             self._read_message()  # it may tell that nobody else has inputs
-            if self._membership.active == 1 and not broken.shadowed:
+            if not broken.shadowed and (self._membership.active == 1 or self._left_open_by_all(place)):
                 continue
             self.watch(in_collective=False)  # a peer that has failed before is the cause
             error = RuntimeError(
@@ -316,20 +316,26 @@ class Session(BaseSession):
     def _refuse_if_only_here_left_open(self, places: Iterable[int]) -> None:
         """RuntimeError if this rank has left out a backward that others reduce. Waits for the others where it has."""
         for place in places:
-            hook, left_open = self._followers.get(place), self._left_open
-            if hook is None or not hook.left_open() or left_open is None:
-                continue
-            if self._state is not SessionState.LIVE or self._channel.unreported is not None:
-                continue  # unreported: the announcement that the others have made for it will not fit this rank's
-            self._read_message()
-            if self._membership.active == 1:
-                continue
-            ranks, message = self._membership.ranks, self._channel.posted + 1
-            watch = partial(self.watch, in_collective=False)  # the others answer in the store
-            self._say_left_open(message)
-            if not left_open.agree(place, self._iterations[place], ranks, message, watch):
+            all_alike = self._left_open_by_all(place)
+            if all_alike is False:
                 raise self._only_some_left_open(place, int(self.team.rank))
-            self._left_open = None
+            if all_alike and self._followers[place].broken_off() is None:
+                self._left_open = None
+
+    def _left_open_by_all(self, place: int) -> bool | None:
+        """Whether all ranks have left out the last backward of this joinable, as this one has; None: nobody asks."""
+        hook, left_open = self._followers.get(place), self._left_open
+        if hook is None or not hook.left_open() or left_open is None:
+            return None
+        if self._state is not SessionState.LIVE or self._channel.unreported is not None:
+            return None  # unreported: the announcement that the others have made for it will not fit this rank's
+        self._read_message()
+        if self._membership.active == 1:
+            return None
+        ranks, message = self._membership.ranks, self._channel.posted + 1
+        watch = partial(self.watch, in_collective=False)  # the others answer in the store
+        self._say_left_open(message)
+        return left_open.agree(place, self._iterations[place], ranks, message, watch)
 
     def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""
@@ -350,10 +356,11 @@ class Session(BaseSession):
 
     def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
         return RuntimeError(
-            f"Join: rank {who} has left its last iteration of {self._layout.names[place]} between its forward and its "
-            "backward, while other ranks reduce the gradients of that iteration: what that rank sent next would be "
-            "mixed with them. Usual cause: try/except around an iteration, and an error in the loss of one batch. Let "
-            "the error leave the block, or let all ranks decide alike, before the forward, which batches are skipped."
+            f"Join: rank {who} has left its last iteration of {self._layout.names[place]} in its forward, or between "
+            "that and its backward, while other ranks reduce the gradients of that iteration: what that rank sent next "
+            "would be mixed with them. Usual cause: try/except around an iteration, and an error in the forward or the "
+            "loss of one batch. Let the error leave the block, or let all ranks decide alike, before the forward, "
+            "which batches are skipped."
         )
 
     # the order of messages

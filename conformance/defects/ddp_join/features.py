@@ -168,10 +168,7 @@ def reductions_of_a_lone_rank_are_counted() -> None:
 @defect("JOIN-024")
 def lone_rank_forgets_buckets_that_others_shadow() -> None:
     """A rank whose peers have run out goes on after a backward that failed, although they shadow its buckets."""
-    edit(
-        "self._membership.active == 1 and not broken.shadowed:",
-        "self._membership.active == 1 and not (broken.shadowed and self.everyone_active):",
-    )
+    edit("if not broken.shadowed and (", "if not (broken.shadowed and self.everyone_active) and (")
 
 
 @defect("JOIN-024")

@@ -124,7 +124,7 @@ def what_others_shadow_is_forgotten_by_the_last_one() -> None:
 @defect("JOIN-024")
 def the_last_one_goes_on_behind_what_others_are_in() -> None:
     """The last rank with inputs never looks whether others are in what an exception has ended."""
-    edit("if self._membership.active == 1 and not broken.shadowed:", "if self._membership.active == 1:")
+    edit("if not broken.shadowed and (self._membership.active == 1 or ", "if (self._membership.active == 1 or ")
 
 
 @defect("JOIN-023")
@@ -196,10 +196,8 @@ def only_the_first_joinable_hears_that_a_block_begins() -> None:
 @defect("JOIN-024")
 def the_last_one_looks_at_one_model_only() -> None:
     """Where the last rank has failed in one model in peace, nobody looks whether others are in another one."""
-    edit(
-        "        if self._membership.active == 1 and not broken.shadowed:\n            continue\n",
-        "        if self._membership.active == 1 and not broken.shadowed:\n            return\n",
-    )
+    asked = "self._left_open_by_all(place)):\n"
+    edit(f"{asked}            continue\n", f"{asked}            return\n")
 
 
 @defect("JOIN-038", worlds=(2,))

@@ -115,6 +115,18 @@ def failed_forward_is_forgotten() -> None:
     edit('self.iteration.break_off("forward", error, shadowed=False)', "pass")
 
 
+@defect("JOIN-054")
+def forwards_that_fail_on_all_ranks_are_refused() -> None:
+    """A rank whose forward has failed goes on nowhere, not even where all others have failed alike."""
+    edit(" or self._left_open_by_all(place)", "")
+
+
+@defect("JOIN-054")
+def only_the_first_forward_that_fails_on_all_ranks_is_left_out() -> None:
+    """Where all have failed alike once, nobody asks about the next one."""
+    edit("if all_alike and self._followers[place].broken_off() is None:", "if all_alike:")
+
+
 @defect("JOIN-024")
 def backward_left_out_is_told_to_nobody() -> None:
     """A rank goes on after a forward whose backward it has left out, though the others reduce it."""
