@@ -1,5 +1,6 @@
 """Contexts inside contexts, what a notification's handle tells, models in post hooks, and iterations that break off."""
 
+import time
 from contextlib import ExitStack
 
 import torch
@@ -370,6 +371,35 @@ def test_a_rank_that_cannot_go_on_names_the_peer_that_failed_before_it(ranks):
     says([first], "rank 1", SPILLED)
     assert second is not None
     assert second.is_a(KeyError), second
+
+
+def fail_at_different_depths(ctx):
+    """Every rank fails, the lowest around a context that the others are in. The gradients of contexts after it."""
+    outer, inner, seen = ddp(ctx, models.scalar()), ddp(ctx, models.scalar()), []
+
+    def fail():
+        with outer.join():
+            outer(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+            if ctx.rank:
+                with inner.join():
+                    raise KeyError(SPILLED)
+            raise KeyError(SPILLED)
+
+    assert caught(fail).is_a(KeyError)
+    for iteration in range(3):
+        for model in (outer, inner):
+            with model.join():
+                model.zero_grad()
+                time.sleep(0.2 * ctx.rank * (iteration == 0))  # the lowest waits, and looks around meanwhile
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+    return seen
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=8, beyond=False)
+def test_a_group_whose_ranks_have_failed_inside_different_contexts_goes_on(ranks):
+    means = [mean for mean in scalar_means((3,) * ranks.world) for _ in range(2)]
+    assert ranks(fail_at_different_depths) == [means] * ranks.world
 
 
 def go_on_alone(ctx, ways):

@@ -24,7 +24,8 @@ class GroupRecord:
         self.regroups = 0
         #: by global ranks: the groups that have come of it in that way; the same mapping in each of them
         self.smaller: WeakValueDictionary[tuple[int, ...], dist.ProcessGroup] = WeakValueDictionary()
-        self._sessions = 0
+        #: the number of the session that has begun last in the one around it, with those of the ones around
+        self._numbers: tuple[int, ...] = ()
         self._tally = team.tally
         self._before = team.tally.started
 
@@ -34,14 +35,18 @@ class GroupRecord:
         return self._tally.started - self._before
 
     def next_session_key(self) -> str:
-        """A key for the session that begins now, equal on all ranks: they enter the contexts of a group together."""
-        self._sessions += 1
+        """A key for the session that begins now, equal on all ranks: they enter the contexts of a group together.
+
+        Those inside another are numbered there: a rank that fails around them enters fewer than its peers.
+        """
+        *around, last = (*self._numbers, 0)[: len(self._tally.blocks) + 1]
+        self._numbers = (*around, last + 1)
         return self.session_key
 
     @property
     def session_key(self) -> str:
         """The key of the session that has begun last."""
-        return f"{self.token}/{self._sessions}"
+        return "/".join(map(str, (self.token, *self._numbers)))
 
 
 _records: WeakKeyDictionary[dist.ProcessGroup, GroupRecord] = WeakKeyDictionary()

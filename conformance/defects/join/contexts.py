@@ -194,6 +194,12 @@ def only_the_first_joinable_hears_that_a_block_begins() -> None:
 
 
 @defect("JOIN-024")
+def contexts_inside_others_are_numbered_with_all_the_rest() -> None:
+    """A rank that fails around a context that its peers are in has another number for the next one than they have."""
+    edit("[: len(self._tally.blocks) + 1]", "[:1]")
+
+
+@defect("JOIN-024")
 def the_last_one_looks_at_one_model_only() -> None:
     """Where the last rank has failed in one model in peace, nobody looks whether others are in another one."""
     asked = "self._left_open_by_all(place)):\n"

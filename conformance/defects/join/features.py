@@ -15,7 +15,7 @@ def consolidations_are_counted_by_their_target() -> None:
 @defect("DDPJ-034")
 def notes_of_the_past_are_read() -> None:
     """A failure in one context is taken for one in the contexts that follow."""
-    edit("self._sessions += 1", "self._sessions = 1")
+    edit("last + 1)", "1)", within="GroupRecord.next_session_key")
 
 
 @defect("JOIN-025")

@@ -166,7 +166,7 @@ def tensors_of_joined_ranks_are_replaced() -> None:
 @defect("ZERO-022", worlds=(3,))
 def notes_of_a_failed_context_are_found_by_the_next() -> None:
     """All contexts of a group share one key for failures: an error that ended one is found by the next."""
-    edit("self._sessions += 1", "self._sessions = max(self._sessions, 1)")
+    edit("last + 1)", "max(last, 1))", within="GroupRecord.next_session_key")
 
 
 @defect("ZERO-020", worlds=(3,))
