@@ -65,12 +65,13 @@ class Publisher:
         ``check`` is told before that whether they are known to have moved, and says whether all ranks take part.
         """
         shard, evaluated = self._shard, False
-        before = [] if check is None or is_of_torch(shard.optim) else _values(shard)
+        if is_of_torch(shard.optim):  # one that may be sharded evaluates it once, and first
+            return closure
+        before = [] if check is None else _values(shard)
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
-            may_have_moved = evaluated or not is_of_torch(shard.optim)
-            if may_have_moved and (check is None or check(evaluated or not all(map(torch.equal, before, _own(shard))))):
+            if check is None or check(evaluated or not all(map(torch.equal, before, _own(shard)))):
                 shard.look_at_trainability()  # the closure may have thawed some
                 self.publish(watch)
             evaluated = True

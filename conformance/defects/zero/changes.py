@@ -279,7 +279,7 @@ def states_are_loaded_in_the_order_of_the_program() -> None:
 @defect("ZERO-008")
 def what_is_moved_before_a_closure_stays_with_its_owner() -> None:
     """A closure sees what its own rank has moved before it is evaluated, and not what the others have."""
-    edit("may_have_moved = evaluated or not is_of_torch(shard.optim)", "may_have_moved = evaluated")
+    edit("if check is None or check(evaluated or", "if evaluated if check is None else check(evaluated or")
 
 
 @defect("ZERO-022")
