@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import re
+import threading
 import time
 
 import torch
@@ -12,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import check
 from conformance.api.schedules import linear
 from conformance.fixtures import models
-from conformance.fixtures.comm_hooks import summing
+from conformance.fixtures.comm_hooks import done, summing
 from conformance.fixtures.joinables import adder, recorder, upper_ranks
 from conformance.fixtures.training import ddp, gradient, gradients, numbers, scalar_means
 from conformance.ranks import Caught, caught
@@ -63,13 +64,12 @@ def all_leave_together(ctx):
     model, mine = ddp(ctx, models.scalar()), LookupError(SPILLED)
 
     def late(state, bucket):
-        def answer(future):
-            if ctx.rank == ctx.world - 1:
-                time.sleep(0.6)  # meanwhile it looks out for failed peers
-            value = future.value()
-            return value[0] if isinstance(value, list) else value
-
-        return ctx.subject.default_hooks.allreduce_hook(state, bucket).then(answer)
+        value, answer = ctx.subject.default_hooks.allreduce_hook(state, bucket).wait(), torch.futures.Future()
+        value = value[0] if isinstance(value, list) else value
+        if ctx.rank < ctx.world - 1:
+            return done(value)
+        threading.Timer(0.6, answer.set_result, (value,)).start()  # meanwhile this rank looks out for failed peers
+        return answer
 
     def train():
         with ctx.subject.Join([model]):
@@ -90,6 +90,32 @@ def test_where_all_ranks_fail_each_has_its_own_error_however_late_its_results_co
         assert error is not None, f"rank {rank}: the error of its body did not leave the context"
         assert error.is_a(LookupError), f"rank {rank}: {error}"
         assert found == mean, f"rank {rank}"
+
+
+def all_leave_behind_a_step(ctx):
+    """Every rank raises behind its second step, which the last rank begins later than the others: rank 0, which sends
+    it what it owns, waits meanwhile. The error that leaves the context."""
+    model = ddp(ctx, models.scalar())
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.5)
+
+    def train():
+        with ctx.subject.Join([model, zero]):
+            for iteration in range(2):
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                time.sleep(0.6 * iteration * (ctx.rank == ctx.world - 1))
+                zero.step()
+            raise LookupError(SPILLED)
+
+    error = caught(train)
+    ctx.meet("left")
+    return error
+
+
+@check("JOIN-023", worlds=(3,), deadline_s=10)
+def test_where_all_ranks_fail_each_has_its_own_error_however_late_a_step_reaches_one(ranks):
+    for rank, error in enumerate(ranks(all_leave_behind_a_step)):
+        assert error is not None, f"rank {rank}: the error of its body did not leave the context"
+        assert error.is_a(LookupError), f"rank {rank}: {error}"
 
 
 # -- JOIN-024: the next context of a group whose ranks are out of step

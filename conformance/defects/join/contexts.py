@@ -193,6 +193,12 @@ def only_the_first_joinable_hears_that_a_block_begins() -> None:
     edit("for hook in self._followers.values():", "for hook in self._hooks[:1]:", within="join.session.Session.enter")
 
 
+@defect("JOIN-023")
+def who_has_left_with_as_many_collectives_counts_as_behind() -> None:
+    """What a rank waits for counts as lost where one that has taken part in it has left."""
+    edit("int(store.get(key)) < started", "int(store.get(key)) <= started")
+
+
 @defect("JOIN-024")
 def contexts_inside_others_are_numbered_with_all_the_rest() -> None:
     """A rank that fails around a context that its peers are in has another number for the next one than they have."""
