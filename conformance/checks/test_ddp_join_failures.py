@@ -252,10 +252,10 @@ def begin_with_another(ctx):
 
 @check("JOIN-040", worlds=(2, 3), deadline_s=10, beyond=False)
 def test_ranks_that_run_a_model_and_another_joinable_in_different_orders_get_no_gradients(ranks):
-    for rank, (error, done, held) in enumerate(ranks(begin_with_another)):
+    for rank, (error, steps, held) in enumerate(ranks(begin_with_another)):
         assert error is not None, "gradients of a model have been added to what another joinable sends"
         assert error.is_a(RuntimeError), error
-        assert held in (None, [1.0] * 3), f"rank {rank} was given gradients {held}, having done {done}"
+        assert held in (None, [1.0] * 3), f"rank {rank} was given gradients {held}, having done {steps}"
 
 
 # -- JOIN-051: the forward of a model does not wait
@@ -314,10 +314,10 @@ def throw_in_a_subgroup(ctx, schedule):
 def test_under_a_model_the_rank_that_runs_out_names_itself_and_the_others_do_not(ranks):
     up = linear(ranks.world - 1, 1)
     for schedule in (up, up[::-1], (0, *up[1:])):
-        for rank, (error, done) in enumerate(ranks(throw_in_a_subgroup, schedule)[1:]):
+        for rank, (error, begun) in enumerate(ranks(throw_in_a_subgroup, schedule)[1:]):
             assert error is not None
             assert error.is_a(RuntimeError)
-            assert done == min(schedule), f"rank {rank} of {schedule}"
+            assert begun == min(schedule), f"rank {rank} of {schedule}"
             blames_itself = re.search(rf"(?<!global )\brank {rank}\b[^.]*\bexhausted\b", error.text, re.IGNORECASE)
             assert bool(blames_itself) == (schedule[rank] == min(schedule)), f"rank {rank} of {schedule}: {error}"
             assert "exhausted" in error.text.lower()
