@@ -99,6 +99,35 @@ def test_buckets_of_a_static_graph_are_rebuilt_after_the_move(ranks):
         assert told["rebuilt"][-1] is (rank in members), f"rank {rank}"
 
 
+def move_tables(ctx, members):
+    """The gradients of two sparse tables, by row, in the world and then in the new group."""
+    model, told = wrapped(ctx, models.TwoTables()), []
+
+    def train():
+        for _ in range(COUNT):
+            model.zero_grad(set_to_none=True)
+            model(torch.tensor([ctx.rank, 5])).backward()
+            told.append([each.weight.grad.to_dense()[:, 0].tolist() for each in (model.module.table, model.module.bag)])
+
+    train()
+    private(model, "_update_process_group")(dist.new_group(members))
+    if ctx.rank in members:
+        train()
+    return told
+
+
+@check("DDP-162", worlds=MANY, beyond=False)
+def test_rows_of_sparse_tables_are_averaged_over_the_new_group_too(ranks):
+    members = members_of(ranks.world)
+
+    def averaged(some):
+        return [[12.0 / len(some) * (row in some) + 12.0 * (row == 5) for row in range(6)]] * 2
+
+    for rank, told in enumerate(ranks(move_tables, members)):
+        expected = [averaged(range(ranks.world))] * COUNT
+        assert told == expected + [averaged(members)] * COUNT * (rank in members), f"rank {rank}"
+
+
 def count_across_the_move(ctx, members):
     """Two iterations in the world and two in the new group; each rank's counter grows by a step of its own."""
     model = wrapped(ctx, models.Counting(1.0 + 10 * ctx.rank))

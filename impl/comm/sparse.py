@@ -38,7 +38,7 @@ def sum_sparse(team: Team, part: torch.Tensor, label: str, watch: Watch | None =
 
 @dataclass
 class SparseCapacity:
-    """How many rows of each tensor a rank sends at once. The same on every rank, because all have seen each round."""
+    """How many rows of each tensor a rank sends at once over a group; the same on all ranks: all have seen each round."""
 
     capacities: tuple[int, ...] = ()
     #: sent, and not read yet; stays when this rank gives an iteration up, and is then to be read before all else: the
@@ -89,7 +89,7 @@ class SparseRound:
             unread.result(0, watch)
         self._team, self._label = team, label
         capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
-        fits = kept is not None and kept.fits(capacities, self._parts, team)
+        fits = kept is not None and kept.fits(capacities, self._parts)
         self._first = kept if kept is not None and fits else _Message(team, capacities, self._parts)
         self._capacity.kept, self._capacity.unread = None, self
         self._flight = self._first.send(self._parts, (0,) * len(capacities), label)
@@ -174,9 +174,9 @@ class _Message:
         self._own_counts = self.own[: _COUNT_BYTES * len(capacities)].view(torch.int64)
         self._counts = self.whole.view(team.size, -1)[:, : _COUNT_BYTES * len(capacities)].view(torch.int64)
 
-    def fits(self, capacities: tuple[int, ...], parts: Sequence[torch.Tensor], team: Team) -> bool:
+    def fits(self, capacities: tuple[int, ...], parts: Sequence[torch.Tensor]) -> bool:
         """Whether this message was made for the same."""
-        return self.capacities == capacities and self.team is team and self._kinds == _kinds(parts)
+        return self.capacities == capacities and self._kinds == _kinds(parts)
 
     def _views(self, flat: torch.Tensor, places: _Places) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of each tensor, indices (capacity,) and values (capacity, …)."""
