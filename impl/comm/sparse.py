@@ -38,7 +38,7 @@ def sum_sparse(team: Team, part: torch.Tensor, label: str, watch: Watch | None =
 
 @dataclass
 class SparseCapacity:
-    """How many rows of each tensor a rank sends at once over a group; the same on all ranks: all have seen each round."""
+    """How many rows of each tensor a rank sends at once over a group; the same on all ranks, as all saw each round."""
 
     capacities: tuple[int, ...] = ()
     #: sent, and not read yet; stays when this rank gives an iteration up, and is then to be read before all else: the
