@@ -8,7 +8,7 @@ from conformance.explore.drawing import sample, spread
 from conformance.explore.judging import first_broken, train_each
 from conformance.explore.offering import offered
 from conformance.explore.source import source
-from conformance.subjects import Unsupported
+from conformance.subjects import NotOffered
 
 FEW = 4  # every pair of choices meets in test_explored_pairs.py
 COUNT = 12
@@ -87,4 +87,4 @@ def test_programs_with_an_overlapped_step_train_as_one_process_on_uneven_inputs(
 
 def reduces_to_owners(subject):
     if "reduce_scatter" not in inspect.signature(subject.hook_with_zero_step).parameters:
-        raise Unsupported(f"the overlap hooks of {subject.name} have no argument reduce_scatter")
+        raise NotOffered(subject, "overlap hooks with reduce_scatter")

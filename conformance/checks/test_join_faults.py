@@ -7,7 +7,7 @@ goes on without that rank, one process's that lost it there. How soon an error c
 from functools import partial
 
 from conformance.api.checking import check
-from conformance.faults.cells import Cell
+from conformance.faults.cells import REGROUPING, Cell
 from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.subjects import Unsupported
@@ -37,6 +37,8 @@ CELLS = {
 )  # fmt: skip
 def test_peers_of_a_rank_that_is_lost_in_a_context_are_told_which_one_and_where(ranks, scenario):
     cell = Cell.of(scenario)
+    if cell.program in REGROUPING:
+        assert ranks.subject.regroup
     run = partial(ranks.run, run_cell, init=False, stall_s=DEADLINE_S)
     found = tried(cell, ranks.subject.name, run)
     if found.verdict == "not run":

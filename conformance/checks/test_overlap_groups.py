@@ -8,7 +8,7 @@ from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.overlapping import factory_of, group_of, hook_of, optimizer_of
 from conformance.fixtures.training import ddp, parameters, private
 from conformance.ranks import caught
-from conformance.subjects import Unsupported
+from conformance.subjects import NotOffered
 
 ROWS, COLUMNS = ([0, 1], [2, 3]), ([0, 2], [1, 3])
 BEFORE, AFTER = 3, 3  # iterations
@@ -35,7 +35,7 @@ def train_and_move(ctx, crossed, interleaved):
     zero = optimizer_of(ctx, model.parameters(), "momentum", shared)
     refused = caught(factory, None, model, zero, reduce_scatter=True)
     if refused is not None and refused.is_a(TypeError):
-        raise Unsupported(f"the overlap hooks of {ctx.subject.name} know nothing of owners alone")
+        raise NotOffered(ctx.subject, "overlap hooks that reduce to owners")
     now, left = [group], 0
 
     def reduce(_state, bucket):

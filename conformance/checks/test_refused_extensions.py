@@ -15,7 +15,7 @@ from conformance.fixtures import models, overlapping
 from conformance.fixtures.observing import lowered
 from conformance.fixtures.training import ddp
 from conformance.ranks import caught
-from conformance.subjects import DETECTION, Unsupported
+from conformance.subjects import DETECTION, NotOffered
 
 LR = 0.125
 
@@ -47,7 +47,7 @@ def give_each_keyword(ctx):
     group, factory = overlapping.group_of(ctx), overlapping.factory_of(ctx, False)
     wanted = {name for keywords, *_ in KEYWORDS for name in keywords}
     if not wanted <= set(inspect.signature(factory).parameters):
-        raise Unsupported(f"the overlap hooks of {ctx.subject.name} have no further keywords")
+        raise NotOffered(ctx.subject, "overlap hooks with further keywords")
     model = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
     zero = overlapping.optimizer_of(ctx, model.parameters(), "momentum", group)
     library = ctx.subject.default_hooks

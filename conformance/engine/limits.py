@@ -12,6 +12,7 @@ from functools import cache
 
 from .. import deviations
 from ..results import Case, Outcome
+from ..subjects import BEYOND
 from .verdict import Verdict
 
 NOT_A_LIMIT = "falls short in a way that is not among its limits"
@@ -29,7 +30,8 @@ def within(verdict: Verdict, notes: Sequence[str], case: Case, subjects: Mapping
     limits = _of(subjects[case.subject]) if case.backend == "gloo" else None
     if limits is None:
         return verdict
-    said = {Outcome.PASSED: tuple(notes), Outcome.UNSUPPORTED: (verdict.witness,)}.get(verdict.outcome, ())
+    lacks = verdict.outcome is Outcome.UNSUPPORTED or verdict.witness.endswith(BEYOND)
+    said = tuple(notes) if verdict.outcome is Outcome.PASSED else (verdict.witness,) if lacks else ()
     unlisted = [text for text in said if text not in limits]
     if not unlisted:
         return verdict

@@ -15,7 +15,7 @@ from ..ranks import Died, Finished, Hung, NotRunnable, Raised, Run, RunFailed
 from ..ranks import Outcome as RankOutcome
 from ..ranks.origin import Sides, fell_over
 from ..results import BEHIND, Outcome
-from ..subjects import Unsupported
+from ..subjects import NotOffered, Unsupported
 
 WITNESS_CHARS = 300  # a witness is one line that fits a report
 COMPARED_CHARS = 160  # of a comparison, if what differs follows; a label stays whole
@@ -59,10 +59,10 @@ def judge(error: BaseException | None, last_run: Run | None = None, sides: Sides
     match error:
         case None:
             return Verdict(Outcome.PASSED)
+        case NotOffered() | NotRun() | NotRunnable() | pytest.skip.Exception():
+            return Verdict(Outcome.NOT_RUN, _line(str(error)))
         case Unsupported():
             return Verdict(Outcome.UNSUPPORTED, _line(str(error)))
-        case NotRun() | NotRunnable() | pytest.skip.Exception():
-            return Verdict(Outcome.NOT_RUN, _line(str(error)))
         case RunFailed(run=run):
             return of_run(run)
         case BaseExceptionGroup(exceptions=errors):

@@ -32,7 +32,7 @@ _HOME = Path(__file__).parents[1]
 _BESIDE = tuple(str(_HOME / name) for name in ("ranks", "subjects", "defects"))
 _NEVER_THE_SUBJECTS = (NameError, ImportError, SyntaxError)
 _MAY_BE_CAUSED_FROM_AFAR = (RuntimeError, OSError)
-_NO_ANSWER = ("Unsupported", "NotRun", "NotRunnable")  # raised on purpose
+_NO_ANSWER = ("Unsupported", "NotOffered", "NotRun", "NotRunnable")  # raised on purpose
 _CALLED = re.compile(r"([\w.]+)\(\) (?:got|missing|takes)\b")  # how Python says that a signature does not fit
 
 

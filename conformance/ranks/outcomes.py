@@ -94,7 +94,7 @@ class Raised:
     @property
     def no_answer(self) -> bool:
         """The rank said on purpose that there is nothing to judge: a feature, or a device, is lacking."""
-        return self.unsupported or self.error.kinds[0] in ("NotRun", "NotRunnable")
+        return self.unsupported or self.error.kinds[0] in ("NotOffered", "NotRun", "NotRunnable")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..subjects import Unsupported, resolve
+from ..subjects import NotOffered, Unsupported, resolve
 from . import backends, poison, recording
 from . import collective_trace as trace
 from .context import RankContext
@@ -146,7 +146,8 @@ def _raised(error: BaseException, sides: Sides) -> Raised:
     except Exception as broken:
         text = f"(its text cannot be had: {type(broken).__name__})"
     ours = fell_over(error, sides, on_rank=True)
-    return Raised(Caught(kinds, text), traceback.format_exc(), isinstance(error, Unsupported), ours)
+    unsupported = isinstance(error, Unsupported) and not isinstance(error, NotOffered)
+    return Raised(Caught(kinds, text), traceback.format_exc(), unsupported, ours)
 
 
 class _ToDriver(pickle.Pickler):

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .declaring import fault
+from .declaring import EXTENSIONS, fault
 
 #: an environment variable: "1" turns our implementation's strict mode on; others take no notice
 STRICT = "JOINERY_STRICT"
 #: another: after so many seconds of silence a rank counts as frozen, and ranks as waiting for each other
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
+#: ends the reason for which a check of an extension is not run
+BEYOND = "which no document promises"
 _KEYWORD = re.compile(r"(?:unexpected|multiple values for) keyword argument '(\w+)'")  # as Python says it
 
 
@@ -23,6 +25,16 @@ class Unsupported(BaseException):
 
     No ``Exception``: a check that expects an error must not take it for one.
     """
+
+
+class NotOffered(Unsupported):
+    """The subject does not offer something that goes beyond the documents. Ends a check as *not run*.
+
+    What is promised can be kept without it, so it says nothing about a clause.
+    """
+
+    def __init__(self, subject: Subject, what: str) -> None:
+        super().__init__(f"{subject.name} does not offer {what}, {BEYOND}")
 
 
 class SubjectError(ValueError):
@@ -35,9 +47,9 @@ class Subject:
 
     ``names`` maps torch's public names (``Join``, ``DistributedDataParallel`` …) to this implementation's objects; they
     are read as attributes: ``subject.Join``. Reading a name that the subject does not provide raises ``Unsupported``
-    with the reason from ``lacks`` where one is given. ``lacks`` may also hold the names of methods, attributes and
-    keywords that the provided classes do not have (see ``excuse``), and free-form feature names (for example
-    ``"overlap on gloo"``) that checks ask for with ``subject.require``.
+    with the reason from ``lacks`` where one is given; of an extension, ``NotOffered``. ``lacks`` may also hold the
+    names of methods, attributes and keywords that the provided classes do not have (see ``excuse``), and free-form
+    feature names (for example ``"overlap on gloo"``) that checks ask for with ``subject.require``.
     """
 
     name: str
@@ -59,6 +71,8 @@ class Subject:
         try:
             return self.names[wanted]
         except KeyError:
+            if wanted in EXTENSIONS:
+                raise NotOffered(self, wanted) from None
             reason = self.lacks.get(wanted, "not declared in its names")
             raise Unsupported(f"{self.name} does not provide {wanted}: {reason}") from None
 

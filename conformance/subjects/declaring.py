@@ -16,6 +16,8 @@ _MODULES = (
     "join", "ddp", "zero", "ddp_zero_hook", "default_hooks", "debugging_hooks", "powerSGD_hook", "post_localSGD_hook",
     "quantization_hooks", "optimizer_overlap_hooks",
 )  # fmt: skip
+#: of these, what no document promises
+EXTENSIONS = ("PeerFailed", "CollectivesDiffer", "regroup")
 #: what checks of the suite ask a subject for; any other name is for somebody's own checks
 NAMES = (*_CLASSES, *_CALLED, *_MODULES)
 #: what checks ask for with ``subject.require``

@@ -7,7 +7,8 @@ import pytest
 from conformance.checks.test_ddp_replicas import names
 from conformance.fixtures.sharding import sharded
 from conformance.ranks import Caught
-from conformance.subjects import Subject, Unsupported
+from conformance.subjects import NotOffered, Subject, Unsupported
+from conformance.subjects.declaring import EXTENSIONS
 
 
 def rank_of(**lacks):
@@ -19,6 +20,12 @@ def test_a_mode_that_is_declared_to_be_lacking_is_never_handed_to_the_local_opti
     with pytest.raises(Unsupported, match="no overlap"):
         sharded(rank_of(overlap_with_ddp="no overlap"), [], overlap_with_ddp=True)
     assert sharded(rank_of(overlap_with_ddp="no overlap"), []) is None
+
+
+def test_an_extension_that_a_subject_does_not_have_is_no_lack():
+    for name in EXTENSIONS:
+        with pytest.raises(NotOffered, match=f"bare does not offer {name}, which no document promises"):
+            getattr(Subject("bare", "1", {}, {name: "no need"}), name)
 
 
 def test_an_error_names_numbers_in_any_wording():

@@ -1,11 +1,14 @@
 """What our implementation may show at a limit is listed; anything else is a break."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from conformance import deviations
 from conformance.engine.limits import within
 from conformance.engine.verdict import Verdict
 from conformance.results import Case, Outcome
+from conformance.subjects import NotOffered
 
 LISTED = deviations.load(deviations.HERE / "impl.toml").limits
 
@@ -27,10 +30,17 @@ def test_what_is_not_listed_is_one_and_says_so():
     for verdict, notes in (
         (Verdict(Outcome.PASSED), ("the buffers stay apart",)),
         (Verdict(Outcome.UNSUPPORTED, "the buffers stay apart"), ()),
+        (Verdict(Outcome.NOT_RUN, str(NotOffered(SimpleNamespace(name="impl"), "regroup"))), ()),
     ):
         found = judged(verdict, notes)
         assert found.outcome is Outcome.FAILED
-        assert found.witness == "impl falls short in a way that is not among its limits: the buffers stay apart"
+        said = (verdict.witness, *notes)[-1]
+        assert found.witness == f"impl falls short in a way that is not among its limits: {said}"
+
+
+def test_what_a_machine_lacks_is_no_break():
+    verdict = Verdict(Outcome.NOT_RUN, "no GPU")
+    assert judged(verdict) is verdict
 
 
 @pytest.mark.parametrize(("subject", "backend"), [("torch", "gloo"), ("impl", "nccl")])

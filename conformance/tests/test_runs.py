@@ -15,13 +15,14 @@ from conformance.engine import request as ask
 from conformance.engine.judgement import Judgement, Standing, standing
 from conformance.ranks import Caught, Died, Event, Finished, Hung, NotRunnable, Raised, Run, RunFailed
 from conformance.results import Case, Outcome, Result
-from conformance.subjects import Unsupported
+from conformance.subjects import NotOffered, Subject, Unsupported
 
 FINISHED = Finished(1)
 HUNG = Hung("stack of the rank")
 DIED = Died(-9, "last words")
 REFUSED = Raised(Caught(("Unsupported", "Exception"), "mine lacks it"), "", unsupported=True)
 NOT_HERE = Raised(Caught(("NotRun", "Exception"), "no GPU"), "")
+WITHOUT = Raised(Caught(("NotOffered", "Unsupported"), "mine does not offer it, which no document promises"), "")
 
 
 def raised(text="wrong"):
@@ -42,6 +43,7 @@ def raised(text="wrong"):
         ((FINISHED, Died(3, "")), Outcome.CRASHED),
         ((HUNG, REFUSED), Outcome.UNSUPPORTED),
         ((HUNG, NOT_HERE), Outcome.NOT_RUN),
+        ((HUNG, WITHOUT), Outcome.NOT_RUN),
     ],
 )
 def test_a_run_that_did_not_finish_has_one_outcome(ends, outcome):
@@ -56,6 +58,7 @@ def test_a_run_that_did_not_finish_has_one_outcome(ends, outcome):
         (AssertionError(), Outcome.FAILED, "an assertion without a text"),
         (KeyError("lost"), Outcome.SUITE_ERROR, "the check itself fell over: KeyError: 'lost'"),
         (Unsupported("lacks hooks"), Outcome.UNSUPPORTED, "lacks hooks"),
+        (NotOffered(Subject("a", "1", {}), "b"), Outcome.NOT_RUN, "a does not offer b, which no document promises"),
         (NotRun("no GPU"), Outcome.NOT_RUN, "no GPU"),
         (NotRunnable("one GPU only"), Outcome.NOT_RUN, "one GPU only"),
         (pytest.skip.Exception("not today"), Outcome.NOT_RUN, "not today"),
