@@ -300,7 +300,7 @@ def train_in_the_join_of_torch(ctx, enable, schedule):
     step = torch.optim.SGD(model.parameters(), lr=1.0)
     try:
         context = torchs.Join([model], enable=enable)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
         return str(error)
     with context:
         for _ in range(schedule[ctx.rank]):
@@ -315,7 +315,7 @@ def test_a_model_in_the_join_of_another_implementation_trains_or_is_refused_at_c
     told = ranks(train_in_the_join_of_torch, True, linear(ranks.world, 1))
     assert len(set(told)) == 1
     if isinstance(told[0], str):
-        assert "Join" in told[0]
+        assert "join" in told[0].lower()
     else:  # iteration i has world - i active ranks
         assert told[0] == -sum(ranks.world - i for i in range(ranks.world))
 

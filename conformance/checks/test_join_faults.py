@@ -1,7 +1,7 @@
 """A rank that is killed or freezes in a context: cells of the fault matrix (`make faults`), judged as the matrix does.
 
-Every survivor has one process's parameters, or an error that names the lost rank and what was being done; where it
-goes on without that rank, one process's that lost it there. How soon an error came is left to the matrix.
+Every survivor has one process's parameters, or an error that names the lost rank; where it goes on without that rank,
+one process's that lost it there. How soon an error came, and what it says of the stage, is left to the matrix.
 """
 
 from functools import partial
@@ -43,4 +43,4 @@ def test_peers_of_a_rank_that_is_lost_in_a_context_are_told_which_one_and_where(
     found = tried(cell, ranks.subject.name, run)
     if found.verdict == "not run":
         raise Unsupported(found.why)
-    assert found.good or found.verdict == "late", f"{cell.id}: {found.verdict}: {found.why}"
+    assert found.good or found.verdict in ("late", "unnamed stage"), f"{cell.id}: {found.verdict}: {found.why}"
