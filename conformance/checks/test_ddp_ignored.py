@@ -14,7 +14,7 @@ from conformance.fixtures.observing import (
     trained,
     wrapped,
 )
-from conformance.fixtures.training import private
+from conformance.fixtures.training import ddp, gradient, private, scalar_means
 
 
 def leave(ctx, model, *names):
@@ -94,6 +94,45 @@ def train_own_shapes(ctx):
 def test_ignored_tensors_may_have_another_shape_on_each_rank(ranks):
     for rank, found in enumerate(ranks(train_own_shapes)):
         assert found == {"a.weight": [mean_of_all(ranks.world)], "inner.own": [12.0 * (rank + 1)] * (rank + 1)}
+
+
+# -- DDP-010, DDPJ-001: the device is that of what is managed
+
+
+class Elsewhere(nn.Module):
+    """A scalar layer behind a parameter and a buffer that lie on another type of device, and nobody uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Module()
+        self.inner.own = nn.Parameter(torch.ones(2, device="meta"))
+        self.inner.register_buffer("seen", torch.ones(2, device="meta"))
+        self.a = models.scalar()
+
+    def forward(self, x):
+        return self.a(x)
+
+
+def train_beside_another_device(ctx):
+    """The device that a context would use, and the gradients in one on uneven inputs."""
+    model = Elsewhere()
+    model.a.to(ctx.device)
+    leave(ctx, model, "inner.own", "inner.seen")
+    outer, seen = ddp(ctx, model), []
+    with outer.join():
+        for iteration in range(1 + ctx.rank):
+            model.a.zero_grad()
+            outer(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+            seen.append(gradient(model.a.weight))
+    return outer.join_device == model.a.weight.device, seen
+
+
+@check("DDP-010", "DDPJ-001", "DDP-149", worlds=WORLDS, beyond=False)
+def test_ignored_tensors_may_lie_on_another_type_of_device(ranks):
+    schedule = tuple(range(1, ranks.world + 1))
+    for rank, (same, seen) in enumerate(ranks(train_beside_another_device)):
+        assert same, f"rank {rank}: join_device is not the device of what is managed"
+        assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
 
 
 # -- DDP-150: marks

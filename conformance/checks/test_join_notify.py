@@ -161,6 +161,14 @@ def notify_after_moving(ctx, throw):
     return None if ctx.rank == 0 else total(a.notify())
 
 
+def notify_from_another_device(ctx, throw):
+    """A joinable that comes from a device on which nobody can communicate, after the context was built."""
+    a = recorder(ctx, device="meta")
+    ctx.subject.Join([a], throw_on_early_termination=throw)
+    a.device = ctx.device
+    return total(a.notify())
+
+
 def is_static(ctx):
     return isinstance(inspect.getattr_static(ctx.subject.Join, "notify_join_context"), staticmethod)
 
@@ -179,6 +187,12 @@ def test_a_notification_involves_only_the_joinables_own_group(ranks):
 def test_a_notification_reads_the_group_from_the_joinable_at_the_moment_of_the_call(ranks):
     for throw in (False, True):
         assert ranks(notify_after_moving, throw) == [None] + [ranks.world - 1] * (ranks.world - 1)
+
+
+@check("JOIN-052", worlds=MANY, deadline_s=8)
+def test_a_notification_reads_the_device_from_the_joinable_at_the_moment_of_the_call(ranks):
+    for throw in (False, True):
+        assert ranks(notify_from_another_device, throw) == [ranks.world] * ranks.world
 
 
 def step_again(joinable):

@@ -65,3 +65,9 @@ def names_are_ignored_by_their_ending() -> None:
 def shared_tensors_are_ignored_by_the_listed_name_only() -> None:
     """A tensor with two names is left alone under the listed one only."""
     edit("return listed | {name for name, tensor in _all_names(module) if id(tensor) in tensors}", "return listed")
+
+
+@defect("DDP-010", "DDPJ-001")
+def ignored_parameters_count_for_the_device() -> None:
+    """Where a model lives is asked of its ignored parameters, too."""
+    edit("everything = [*managed, *delayed]", "everything = list(module.parameters())", within="place")

@@ -60,6 +60,12 @@ def group_is_that_of_the_construction() -> None:
     edit("group = resolved(joinable.join_process_group)", "group = self.team.group", within="notify")
 
 
+@defect("JOIN-052")
+def device_is_that_of_the_construction() -> None:
+    """A notification uses the device that the joinable had when the context was built."""
+    edit("device = torch.device(joinable.join_device)", "device = self._device", within="notify")
+
+
 @defect("JOIN-051")
 def notification_blocks() -> None:
     """A notification waits until every rank has notified."""
