@@ -11,7 +11,7 @@ import torch.distributed as dist
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import TINY_MIB, Stepping, alone, done, gap, hooked, step, steps, summing
-from conformance.fixtures.training import ddp, private
+from conformance.fixtures.training import ddp, logging_data, private
 from conformance.ranks import Caught, caught
 
 LATE_S = 0.05
@@ -50,7 +50,7 @@ def register_what_cannot_be_called(ctx):
     for wrong in (3, None, "allreduce_hook", done(torch.zeros(1))):
         model = ddp(ctx, models.Sum())
         error = caught(model.register_comm_hook, None, wrong)
-        told.append((error, private(model, "_get_ddp_logging_data")().get("has_error", 0)))
+        told.append((error, logging_data(model).get("has_error", 0)))
     return told
 
 
@@ -282,7 +282,7 @@ def read_names(ctx):
         model = ddp(ctx, models.Sum())
         register(model)
         step(model, models.divisible(ctx.rank, 0))
-        return private(model, "_get_ddp_logging_data")().get("comm_hook")
+        return logging_data(model).get("comm_hook")
 
     def nested(state, bucket):
         return local(state, bucket)

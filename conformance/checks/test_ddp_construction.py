@@ -13,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, NotRun, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, takes, trained, wrapped
-from conformance.fixtures.training import ddp, numbers, parameters, private
+from conformance.fixtures.training import ddp, logging_data, numbers, parameters, private
 from conformance.ranks import caught
 
 MIB = 1024 * 1024
@@ -97,7 +97,7 @@ def read_defaults(ctx):
     takes(ctx, *NONE, *OFF, "dim", "broadcast_buffers")
     arguments = inspect.signature(ctx.subject.DistributedDataParallel).parameters
     model = wrapped(ctx, models.Counting(1.0))
-    log = private(model, "_get_ddp_logging_data")()
+    log = logging_data(model)
     held = {name: getattr(model, name) for name in ("dim", "device_ids", "output_device", "static_graph")}
     switches = {name: log[name] for name in ("broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view")}
     return {name: argument.default for name, argument in arguments.items()}, held, switches
@@ -142,22 +142,20 @@ def watch_buckets(ctx, cap, count=6):
     for _ in range(2):
         seen.clear()
         trained(model, mine(ctx))
-    return private(model, "_get_ddp_logging_data")()["bucket_cap_bytes"], seen
+    return seen
 
 
 @check("DDP-004", worlds=(1, 2))
 def test_buckets_hold_25_mib_and_the_first_one_mib_unless_a_size_is_given(ranks):
-    for cap_bytes, buckets in ranks(watch_buckets, None):
-        assert cap_bytes == 25 * MIB
-        assert buckets == [1.0, 5.0]
-    for cap_bytes, buckets in ranks(watch_buckets, 2):
-        assert cap_bytes == 2 * MIB
-        assert buckets == [2.0, 2.0, 2.0]
+    assert ranks(watch_buckets, None) == [[1.0, 5.0]] * ranks.world
+    assert ranks(watch_buckets, 2) == [[2.0, 2.0, 2.0]] * ranks.world
+    # one MiB is more than 1.02 million bytes, and less than 1.02 MiB
+    assert ranks(watch_buckets, 1.02) == [[2.0, 2.0, 2.0]] * ranks.world
 
 
 @check("DDP-004", worlds=(1,))
 def test_all_buckets_but_the_first_hold_25_mib(ranks):
-    assert ranks(watch_buckets, None, 30) == [(25 * MIB, [1.0, 25.0, 4.0])]
+    assert ranks(watch_buckets, None, 30) == [[1.0, 25.0, 4.0]]
 
 
 def read_chunk(ctx):

@@ -23,7 +23,7 @@ from conformance.fixtures.observing import (
     wrapped,
 )
 from conformance.fixtures.rpc import remote_calls
-from conformance.fixtures.training import gradients, numbers, private
+from conformance.fixtures.training import gradients, logging_data, numbers, private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -75,9 +75,9 @@ def test_broadcast_buffers_warns_and_points_to_its_successor(ranks):
 
 def fail_after_building(ctx):
     model = wrapped(ctx, models.scalar())
-    before = private(model, "_get_ddp_logging_data")().get("has_error", 0)
+    before = logging_data(model).get("has_error", 0)
     error = caught(private(model, "_set_ddp_runtime_logging_sample_rate"), 0)
-    return before, error, dict(model._get_ddp_logging_data())
+    return before, error, logging_data(model)
 
 
 @check("DDP-019", worlds=(1, 2))

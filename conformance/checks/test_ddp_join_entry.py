@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
-from conformance.fixtures.training import Job, assert_as_alone, ddp, gradient, iterate, private, train
+from conformance.fixtures.training import Job, assert_as_alone, ddp, gradient, iterate, logging_data, private, train
 from conformance.ranks import caught
 
 UP = {2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 3, 4)}
@@ -124,9 +124,9 @@ def test_the_hook_refuses_anything_but_a_ddp_with_its_logger(ranks):
 
 def look_up_joining(ctx):
     model = ddp(ctx, models.scalar())
-    before = private(model, "_get_ddp_logging_data")().get("join_uneven_inputs", 0)
+    before = logging_data(model).get("join_uneven_inputs", 0)
     model.join(enable=False)
-    return before, model._get_ddp_logging_data().get("join_uneven_inputs", 0)
+    return before, logging_data(model).get("join_uneven_inputs", 0)
 
 
 @check("DDPJ-006", worlds=(1, 2))

@@ -9,7 +9,7 @@ from torch import nn
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mixed, or_lacks_accelerator
-from conformance.fixtures.training import ddp, gradient, parameters, private
+from conformance.fixtures.training import ddp, gradient, logging_data, parameters, private
 from conformance.ranks import caught
 
 
@@ -186,7 +186,7 @@ def test_ignored_parameters_and_buffers_stay_as_each_rank_left_them(ranks):
 def ask_for_nobody(ctx):
     model = ddp(ctx, models.scalar())
     found = caught(private(model, "_find_common_rank"), ctx.rank, False)
-    return found, private(model, "_get_ddp_logging_data")()
+    return found, logging_data(model)
 
 
 def ask_for_the_highest(ctx, candidates):

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from functools import partial
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.observing import assert_refused, mine, mixed, or_lacks_accelerator, trained, wrapped
-from conformance.fixtures.training import private
+from conformance.fixtures.training import logging_data, private
 from conformance.ranks import caught
 from conformance.ranks.backends import load
 
@@ -33,7 +34,7 @@ def test_a_sampling_rate_below_one_is_refused(ranks):
 def follow_the_log(ctx, rates):
     """Which iteration the log shows after each of ``rates[rate]`` steps, one rate after the other."""
     model = wrapped(ctx, models.scalar())
-    log = private(model, "_get_ddp_logging_data")
+    log = partial(logging_data, model)
     shown = []
     for rate, steps in rates.items():
         if rate:
@@ -76,7 +77,7 @@ class Mixture(nn.Module):
 
 def read_log(ctx, options):
     model = wrapped(ctx, Mixture(), **options)
-    return private(model, "_get_ddp_logging_data")()
+    return logging_data(model)
 
 
 @check("DDP-144", worlds=(1, 2, 3))
@@ -106,7 +107,7 @@ def test_the_log_of_a_model_on_some_ranks_tells_the_place_among_them(ranks):
 
 def read_log_of_mixed_precision(ctx):
     def run():
-        return private(mixed(ctx, Mixture(), {"param_dtype": torch.bfloat16}), "_get_ddp_logging_data")()
+        return logging_data(mixed(ctx, Mixture(), {"param_dtype": torch.bfloat16}))
 
     return or_lacks_accelerator(ctx, run)
 
@@ -127,7 +128,7 @@ def test_the_log_of_a_new_model_follows_its_options(ranks):
 
 def read_log_later(ctx):
     model = wrapped(ctx, models.Sum())
-    log = private(model, "_get_ddp_logging_data")
+    log = partial(logging_data, model)
     before = log()
     for iteration in range(3):
         trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
@@ -138,7 +139,7 @@ def read_log_where_nothing_is_rebuilt(ctx):
     model = wrapped(ctx, models.Sum(), find_unused_parameters=True)
     for iteration in range(3):
         trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
-    return private(model, "_get_ddp_logging_data")()
+    return logging_data(model)
 
 
 @check("DDP-144", worlds=(1, 2))
@@ -170,7 +171,7 @@ def read_log_of_buckets(ctx):
         model.module.order = order
         for iteration in range(5):
             trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
-        log = private(model, "_get_ddp_logging_data")()
+        log = logging_data(model)
         told.append([log.get(name) for name in LAYOUT])
         private(model, "_update_process_group")(torch.distributed.new_group(list(range(ctx.world))))
     return told
@@ -205,7 +206,7 @@ def log_after_each_iteration(ctx):
     told = []
     for iteration in range(6):
         trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
-        told.append(private(model, "_get_ddp_logging_data")())
+        told.append(logging_data(model))
     return told
 
 
@@ -227,7 +228,7 @@ def log_between_two_looks_at_the_clock(ctx):
     model, begun = wrapped(ctx, Turning(), bucket_cap_mb=5e-5), time.time_ns()
     for iteration in range(3):
         trained(model, models.divisible(ctx.rank, iteration).to(ctx.device))
-    log = private(model, "_get_ddp_logging_data")()
+    log = logging_data(model)
     return time.time_ns() - begun, log
 
 
@@ -248,7 +249,7 @@ def log_static_graphs(ctx):
     plain = wrapped(ctx, models.scalar())
     late = wrapped(ctx, models.scalar())
     private(late, "_set_static_graph")()
-    logged = [private(model, "_get_ddp_logging_data")() for model in (chosen, plain, late)]
+    logged = [logging_data(model) for model in (chosen, plain, late)]
     return [log.get("static_graph", 0) for log in logged]
 
 
@@ -260,7 +261,7 @@ def test_a_static_graph_is_logged_once_it_is_set(ranks):
 def log_a_copy(ctx):
     ctx.subject.require("pickling")
     copied = copy.deepcopy(wrapped(ctx, models.scalar(), static_graph=True))
-    return private(copied, "_get_ddp_logging_data")().get("static_graph", 0)
+    return logging_data(copied).get("static_graph", 0)
 
 
 @check("DDP-145", worlds=(1, 2))

@@ -7,7 +7,7 @@ import torch
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import mine, missing_of, trained, wrapped
-from conformance.fixtures.training import private
+from conformance.fixtures.training import logging_data, private
 from conformance.ranks import caught
 
 
@@ -79,7 +79,7 @@ def see_whether_use_changes(ctx):
         model.zero_grad()
         model(mine(ctx), with_b=with_b).sum().backward()
         told.append(bool(private(private(model, "reducer"), "_ddp_graph_static")()))
-    log = private(model, "_get_ddp_logging_data")()
+    log = logging_data(model)
     return told, log.get("unused_parameter_size"), bool(log.get("can_set_static_graph", False))
 
 
@@ -100,7 +100,7 @@ def read_the_environment(ctx):
             os.environ.pop(variable, None)
             if there:
                 os.environ[variable] = value
-        log = private(wrapped(ctx, models.scalar()), "_get_ddp_logging_data")()
+        log = logging_data(wrapped(ctx, models.scalar()))
         told.append([log.get(name) == (value if there else "N/A") for name, (_, value) in given.items()])
     return told, log.get("master_port") == os.environ.get("MASTER_PORT", "N/A")
 
