@@ -88,7 +88,8 @@ def train_low(ctx):
             optimizer.zero_grad()
             output = model(mine(ctx))
             output.sum().backward()
-            types = (weight.dtype, weight.grad.dtype, model.state_dict()["module.a.weight"].dtype)
+            saved = [value for name, value in model.state_dict().items() if name.endswith("a.weight")]
+            types = (weight.dtype, weight.grad.dtype, saved[0].dtype)
             optimizer.step()
             told.append((output.item(), types, gradients(model), parameters(model)))
         return told, model.module.seen
