@@ -354,7 +354,7 @@ def ignore_a_buffer(ctx):
     left, right = models.Counting(step_of(ctx.rank)), models.Counting(step_of(ctx.rank))
     module = nn.Sequential(left, right).to(ctx.device)
     left.count.fill_(1000.0 * ctx.rank)
-    ctx.subject.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["0.count"])
+    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(module, ["0.count"])
     model = wrapped(ctx, module)
     trained(model, mine(ctx)), trained(model, mine(ctx))
     names = set()

@@ -278,7 +278,7 @@ def buffers_that_stay(ctx, how):
     """A model of whose buffers none is to be synchronised."""
     module = models.Counting(1.0)
     if how == "ignored":
-        ctx.subject.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["count"])
+        private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(module, ["count"])
     return module
 
 

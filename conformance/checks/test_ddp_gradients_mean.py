@@ -441,8 +441,8 @@ def accumulate_finely(ctx, as_view, later):
         if later:
             model.module.keep_any()
         for value in (1.0, FINE, 0.0):
-            model.require_backward_grad_sync = value == 0.0
-            model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
+            with model.no_sync() if value else nullcontext():
+                model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
 
     error = caught(run)
     return error, None if error else gradients(model), None if error else model.module.layer.weight.grad.dtype

@@ -148,10 +148,10 @@ def restore_buffers(ctx):
     with model.no_sync():
         local = trained(model, mine(ctx))
     later = brought_back(model)
-    same = later.require_forward_param_sync == model.require_forward_param_sync
+    flags = [getattr(each, "require_forward_param_sync", None) for each in (later, model)]
     for _ in range(2):
         trained(later, mine(ctx))
-    return model.module.seen[:3], local, same, later.module.seen[-2:]
+    return model.module.seen[:3], local, flags[0] == flags[1], later.module.seen[-2:]
 
 
 @check("DDP-158", worlds=MANY)
