@@ -296,5 +296,6 @@ def interrupt_waits_shortly_before_their_end(ctx):
 
 @check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
 def test_what_a_signal_handler_raises_in_a_wait_comes_out(ranks):
+    assert ranks.subject.PeerFailed  # no document says that a rank may go on behind a backward that it alone has ended
     for raised, came_out in ranks(interrupt_waits_shortly_before_their_end):
         assert came_out == raised, f"{raised} errors of a handler, and {came_out} came out of the waits"
