@@ -16,7 +16,6 @@ from conformance.fixtures.training import gradients, numbers, private
 from conformance.ranks import caught
 
 WORLDS = (2,)
-REFUSED = "Expected to have finished reduction"  # torch's words for a backward that it takes for an unfinished one
 
 
 def as_if_without(ranks, function, *, on_purpose=False):
@@ -24,7 +23,7 @@ def as_if_without(ranks, function, *, on_purpose=False):
     told = ranks(function, trace=True)
     for rank, several in enumerate(told):
         for one in several:
-            if REFUSED in one.gap:
+            if one.refused:
                 ranks.at_limit("after a backward that failed, the next forward is refused")
                 return  # what comes after it has nothing to go on
             assert not one.gap, f"rank {rank}, after {one.name} ({one.error}): {one.gap}"

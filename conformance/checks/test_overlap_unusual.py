@@ -12,6 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks as torchs_
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
+from conformance.fixtures.errors import complains_of_backward
 from conformance.fixtures.observing import assert_refused, assert_told
 from conformance.fixtures.overlapping import (
     Overlap,
@@ -315,12 +316,18 @@ def fail_once(ctx, how):
 
 
 def iterations_after_a_failure(pair):
+    """Three more; none where the first one's forward is refused."""
     try:
         return [iteration(pair, number) for number in range(READY, READY + 3)]
     except RuntimeError as refusal:
-        if "finished reduction" in str(refusal):
-            raise Unsupported("after a backward that failed, the next forward is refused") from refusal
+        if complains_of_backward(str(refusal)):
+            return []
         raise
+
+
+def note_refusals(ranks, runs):
+    if any(len(run) == READY for run in runs):
+        ranks.at_limit("after a backward that failed, the next forward is refused")
 
 
 @check("HOOK-037", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
@@ -329,6 +336,7 @@ def test_after_a_backward_that_failed_training_goes_on_from_where_it_was(ranks):
     results = ranks(fail_once, how)
     assert [failed for failed, _ in results] == [True] * ranks.world
     assert True in assert_as_alone([seen for _, seen in results], how)
+    note_refusals(ranks, [seen for _, seen in results])
 
 
 class Raising:
@@ -394,7 +402,9 @@ def assert_went_on(results, how):
 @check("HOOK-037", worlds=(1, 2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_after_a_hook_that_failed_every_bucket_is_stepped_and_sent_with_the_present_settings(ranks):
     for how in (replace(schedule, optimizer="sgd") for schedule in HOOKS.values()):
-        assert_went_on(ranks(fail_in_the_hook, how), how)
+        results = ranks(fail_in_the_hook, how)
+        assert_went_on(results, how)
+        note_refusals(ranks, [seen for _, seen, _ in results])
 
 
 class Turned(models.Sum):

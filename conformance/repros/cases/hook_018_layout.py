@@ -1,6 +1,7 @@
 """The hooks flatten parameters row by row: gradients of a transposed one come out in another order."""
 
 # shows: HOOK-018 *every_layout*
+# shows: HOOK-037 *follows_a_hook_that_failed*
 
 import torch
 import torch.distributed as dist
