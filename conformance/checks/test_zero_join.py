@@ -90,6 +90,30 @@ def test_with_ddp_uneven_inputs_end_with_equal_parameters_on_all_ranks(ranks):
     equal_replicas(ranks, [(ten_and_more, "Adam", {})])
 
 
+def hear_of_steps(ctx, schedule, hooked):
+    """The calls of a hook before each step, which this rank alone may have, and the parameters at the end."""
+    calls, model = [], models.Sum(3).to(ctx.device)
+    ddp = ctx.subject.DistributedDataParallel(model)
+    zero = sharded(ctx, model.parameters())
+    if ctx.rank == hooked:
+        zero.register_step_pre_hook(lambda *_: calls.append("step"))
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+            zero.zero_grad()
+            ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+            zero.step()
+    return len(calls), parameters(model)
+
+
+@check("ZERO-021", worlds=MANY, deadline_s=10)
+def test_a_hook_before_a_step_may_be_there_on_one_rank_only(ranks):
+    upwards, hooked = scenario.linear(ranks.world, 1), ranks.world - 1
+    for schedule in (scenario.even(ranks.world, 2), upwards, upwards[::-1]):
+        results = ranks(hear_of_steps, schedule, hooked)
+        assert [calls for calls, _ in results] == [0] * hooked + [max(schedule)], f"schedule {schedule}"
+        assert all(mine == results[0][1] for _, mine in results), f"schedule {schedule}"
+
+
 def train_two_models(ctx, schedule):
     """Two models and their optimizers in one context, as adversaries are trained; the gaps at the end."""
     both = [models.Sum(3).to(ctx.device) for _ in range(2)]

@@ -69,16 +69,15 @@ class Joining:
         self._forms = forms_of(self._known)
 
     def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
-        """A step on a live rank."""
+        """A step on a live rank, which has begun with the hooks before it."""
         zero = self._zero
         settings = settings_of(self._shard.exposed.param_groups)
         if closure is None:
-            session.begin(zero, STEP)
+            session.announce(zero, STEP)
             with self._noting_failure(shadowed=True):
                 loss = self._shard.step(**arguments)
         else:
             # the closure may run a whole iteration of other joinables, so our act begins after it
-            session.begin(zero)
             sent = self._publisher.between_evaluations(
                 closure, lambda moved: self._all_live(session, moved), session.watch
             )

@@ -147,14 +147,16 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """What torch makes of ``step``; inside a join context joined ranks hear of the hooks before it, if any."""
+        """What torch makes of ``step``; inside a join context joined ranks call the hooks before it when live ones do.
+
+        They are always told of it: a hook may be there on some ranks only.
+        """
         hooked = torch.optim.Optimizer.profile_hook_step(func)
 
         @functools.wraps(hooked)
         def announced(zero: ZeroRedundancyOptimizer, *args: Any, **kwargs: Any) -> Any:
             session = zero._join_session
-            hooks = zero._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
-            if session is not None and hooks and zero.overlap is None:
+            if session is not None and zero.overlap is None:
                 session.begin(zero, HOOKS)
             return hooked(zero, *args, **kwargs)
 

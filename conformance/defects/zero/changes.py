@@ -261,7 +261,7 @@ def views_leave_out_what_shares_memory() -> None:
 @defect("ZERO-020")
 def joined_ranks_do_not_hear_of_the_hooks_before_a_step() -> None:
     """Joined ranks call the hooks after a step, and not those before it."""
-    edit("session.begin(zero, HOOKS)", "pass")
+    edit("self._call({**_global_optimizer_pre_hooks, **self.zero._optimizer_step_pre_hooks})", "pass")
 
 
 @defect("ZERO-020")

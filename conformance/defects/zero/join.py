@@ -143,15 +143,21 @@ def sparse_gradients_travel_with_new_settings_only() -> None:
 
 
 @defect("ZERO-020")
-def step_with_a_closure_does_not_begin() -> None:
-    """A step with a closure does not say that an iteration begins, because the closure may."""
-    edit("session.begin(zero)\n", "pass\n")
+def step_does_not_begin() -> None:
+    """A step does not say that an iteration begins, because a model may have."""
+    edit("session.begin(zero, HOOKS)", "session.announce(zero, HOOKS)")
+
+
+@defect("ZERO-021")
+def hooks_before_a_step_are_told_of_by_those_that_have_them() -> None:
+    """A rank tells of the hooks before a step if it has any, while others do not."""
+    edit("if session is not None and zero.overlap is None", "if session and zero._optimizer_step_pre_hooks")
 
 
 @defect("ZERO-022")
 def step_with_a_closure_is_not_announced() -> None:
     """In a join context ranks that have joined do not hear of a step that was given a closure."""
-    edit("        session.announce(zero, STEP)\n", "")
+    edit("        session.announce(zero, STEP)\n    absent", "    absent")
 
 
 @defect("ZERO-020")
