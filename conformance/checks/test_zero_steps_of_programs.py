@@ -730,6 +730,30 @@ class Finely(torch.optim.SGD):
             parameter.copy_(fine)
 
 
+class Knowing(Finely):
+    """Loads its finer copies as they are."""
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        places = state_dict["param_groups"][0]["params"]
+        for place, parameter in zip(places, self.param_groups[0]["params"], strict=True):
+            self.state[parameter]["fine"] = state_dict["state"][place]["fine"].clone()
+
+
+def load_knowingly(ctx, make):
+    """An optimizer that loads its states itself; others' are none of its own."""
+    params = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
+    ordinary = Knowing(params, lr=1.0)
+    give(params, 0)
+    ordinary.step()
+    optimizer = make(params, Knowing, lr=1.0)
+    optimizer.load_state_dict(copy.deepcopy(ordinary.state_dict()))
+    for iteration in range(4):
+        give(params, iteration)
+        optimizer.step()
+    return params
+
+
 def load_finely(ctx, make):
     """A hook after the load puts the finer copies in place, which a load by itself rounds."""
     params = [nn.Parameter(parameter.detach().bfloat16()) for parameter in some_parameters(ctx)]
@@ -774,6 +798,11 @@ def test_what_a_hook_before_a_load_makes_of_a_dictionary_is_loaded(ranks):
 @check("ZERO-017", worlds=MANY)
 def test_what_a_hook_behind_a_load_changes_is_what_is_stepped_from(ranks):
     assert ranks(beside_the_ordinary, load_finely) == [None] * ranks.world
+
+
+@check("ZERO-017", worlds=MANY)
+def test_an_optimizer_that_loads_its_states_itself_is_given_them_as_they_are(ranks):
+    assert ranks(beside_the_ordinary, load_knowingly) == [None] * ranks.world
 
 
 # -- ZERO-020: what joined ranks do after and between steps

@@ -112,12 +112,15 @@ def further_entries(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return copy.deepcopy({key: value for key, value in state_dict.items() if key not in ("state", "param_groups")})
 
 
-def own_part(state_dict: Mapping[str, Any], owned: Collection[int]) -> dict[str, Any]:
-    """The dictionary without the states of parameters that others own. Nothing of the argument is changed or shared.
+def own_states(
+    state_dict: Mapping[str, Any], parameters: Sequence[torch.Tensor], owned: Collection[int]
+) -> dict[Any, Any]:
+    """Copies of the states in the dictionary, by parameter, without those of parameters that others own.
 
     The keys of a state dictionary are whatever its groups list as ``params``; their order is the global order.
     """
     keys: Sequence[Any] = [key for group in state_dict["param_groups"] for key in group["params"]]
     foreign = {key for index, key in enumerate(keys) if index not in owned}
     kept = {key: state for key, state in state_dict["state"].items() if key not in foreign and state is not None}
-    return {**state_dict, "state": copy.deepcopy(kept)}
+    parameter_of = dict(zip(keys, parameters, strict=True))
+    return {parameter_of.get(key, key): state for key, state in copy.deepcopy(kept).items()}

@@ -275,19 +275,24 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
                 "that they have. Call it on every rank before the block or after it."
             )
         self.shard.look_at_parameters()
+        whole: dict[str, Any] = {}
+
+        def without_states(_: Any, given: dict[str, Any]) -> dict[str, Any]:
+            whole.update(given)
+            return {**given, "state": {}}
+
+        def load_own(_: Any) -> None:
+            self.state = self.shard.optim.state
+            self.shard.load_local(
+                checkpoint.own_states(whole, self.shard.parameters(), owned), checkpoint.further_entries(whole)
+            )
+
         owned = set(self.shard.plan.owned_by(self.shard.team.rank))
-        further: dict[str, Any] = {}
-
-        def take(_: Any, whole: dict[str, Any]) -> dict[str, Any]:
-            further.update(checkpoint.further_entries(whole))
-            return checkpoint.own_part(whole, owned)
-
-        # after the user's hooks, which may make another dictionary of it
-        last = self.register_load_state_dict_pre_hook(take)
+        # after the user's hooks, which may make another dictionary of it; only the local optimizer knows how states are
+        # loaded: to load one here, too, would cast them to the parameters' dtype
+        last = self.register_load_state_dict_pre_hook(without_states)
         # before the user's, which may change what has been loaded
-        first = self.register_load_state_dict_post_hook(
-            lambda _: self.shard.load_local(self.state, further), prepend=True
-        )
+        first = self.register_load_state_dict_post_hook(load_own, prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:

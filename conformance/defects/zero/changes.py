@@ -65,7 +65,7 @@ def step_lets_everybody_ask_for_the_state() -> None:
 @defect("ZERO-018")
 def loaded_tensors_are_stepped_in_place() -> None:
     """The states of the own parameters are taken from the dictionary without a copy, and the next step changes them."""
-    edit('"state": copy.deepcopy(kept)', '"state": kept')
+    edit("copy.deepcopy(kept)", "kept")
 
 
 @defect("ZERO-011")

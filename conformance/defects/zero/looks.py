@@ -107,7 +107,7 @@ def joined_rank_calls_no_hooks() -> None:
 @defect("ZERO-017")
 def hooks_behind_a_load_come_before_the_local_load() -> None:
     """What the user's hooks after a load change is loaded once more, into the local optimizer, which casts it."""
-    edit("self.shard.load_local(self.state, further), prepend=True", "self.shard.load_local(self.state, further)")
+    edit("load_own, prepend=True", "load_own")
 
 
 @defect("ZERO-008")

@@ -251,7 +251,7 @@ def consolidated_states_outlive_changes_of_groups() -> None:
 @defect("ZERO-017")
 def dictionaries_are_cut_before_hooks_see_them() -> None:
     """A hook before a load, which may make another dictionary, is shown what is left of it for this rank."""
-    edit("self.register_load_state_dict_pre_hook(take)", "self.register_load_state_dict_pre_hook(take, prepend=True)")
+    edit("pre_hook(without_states)", "pre_hook(without_states, prepend=True)")
 
 
 @defect("ZERO-020")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 import impl.comm.flat
@@ -146,15 +148,28 @@ def learning_rate_does_not_reach_the_shard() -> None:
 @defect("ZERO-017")
 def loaded_scalars_are_dropped() -> None:
     """Loading sets the zero-dimensional entries of a state back to zero, such as step counts."""
-    def own_part(state_dict: dict, owned: set) -> dict:
-        found = right(state_dict, owned)
-        for state in found["state"].values():
+    def own_states(*arguments: Any) -> dict:
+        found = right(*arguments)
+        for state in found.values():
             for value in state.values():
                 if isinstance(value, torch.Tensor) and value.dim() == 0:
                     value.zero_()
         return found
 
-    right = swap(impl.zero.checkpoint, "own_part", own_part)
+    right = swap(impl.zero.checkpoint, "own_states", own_states)
+
+
+@defect("ZERO-017")
+def loaded_states_are_cast_on_the_way() -> None:
+    """What is loaded has the parameters' dtype before the local optimizer, which may know better, comes to it."""
+    def own_states(*arguments: Any) -> dict:
+        found = right(*arguments)
+        for parameter, state in found.items():
+            tensors = {key: each for key, each in state.items() if isinstance(each, torch.Tensor)}
+            state.update({key: each.to(parameter.dtype) for key, each in tensors.items()})
+        return found
+
+    right = swap(impl.zero.checkpoint, "own_states", own_states)
 
 
 @defect("ZERO-017")
@@ -169,7 +184,7 @@ def loading_empties_its_argument() -> None:
     edit(
         "    kept = {",
         "    for key in foreign & set(state_dict['state']):\n        state_dict['state'][key] = None\n    kept = {",
-        within="own_part",
+        within="own_states",
     )
 
 
@@ -419,7 +434,7 @@ def what_an_optimizer_adds_to_its_state_is_left_out() -> None:
 @defect("ZERO-016")
 def what_an_optimizer_adds_to_its_state_is_loaded_as_it_is() -> None:
     """Where a state is loaded, the local optimizer is handed what it adds itself, and not what was saved."""
-    edit("self.shard.load_local(self.state, further)", "self.shard.load_local(self.state)")
+    edit("checkpoint.further_entries(whole)", "None")
 
 
 @defect("ZERO-033")
