@@ -610,7 +610,10 @@ def step_together(ctx):
             optimizer.step(closure)
         return params
 
-    for kind in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, history_size=4)):
+    def factory(params, **options):
+        return torch.optim.LBFGS(params, **options)
+
+    for kind in (torch.optim.LBFGS, functools.partial(torch.optim.LBFGS, history_size=4), factory):
         told = []
         error = caught(lambda kind=kind, told=told: told.append(
             train(lambda params, **options: ctx.subject.ZeroRedundancyOptimizer(params, kind, **options))

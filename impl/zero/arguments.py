@@ -139,11 +139,10 @@ def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torc
     return optimizer_class  # type: ignore[no-any-return]  # a factory, e.g. functools.partial over a class
 
 
-def check_shardable(constructor: Any, ranks: int) -> None:
+def check_shardable(optim: torch.optim.Optimizer, ranks: int) -> None:
     """ValueError for an optimizer that makes one step of all parameters together, of which a rank has only some."""
-    kind = getattr(constructor, "func", constructor)  # of a functools.partial
-    if ranks > 1 and inspect.isclass(kind) and issubclass(kind, torch.optim.LBFGS):
+    if ranks > 1 and isinstance(optim, torch.optim.LBFGS):
         raise ValueError(
-            f"{kind.__name__} finds one direction for all parameters together, which no rank of a sharded optimizer "
-            "has. Use it unsharded: torch.optim.LBFGS over the parameters of the DistributedDataParallel."
+            f"{type(optim).__name__} finds one direction for all parameters together, which no rank of a sharded "
+            "optimizer has. Use it unsharded: torch.optim.LBFGS over the parameters of the DistributedDataParallel."
         )

@@ -18,7 +18,6 @@ from . import checkpoint, compat
 from .arguments import (
     check_alike,
     check_own_memory,
-    check_shardable,
     checked_group,
     checked_groups,
     local_constructor,
@@ -81,7 +80,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         groups = checked_groups(params)
         constructor = local_constructor(optimizer_class, overlap_with_ddp)
         team = Team.of(process_group)
-        check_shardable(constructor, team.size)
         Follower.__init__(self)
         self._under_construction = True
         super().__init__(groups, defaults)

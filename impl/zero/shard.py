@@ -26,6 +26,7 @@ from ..comm.optimizer_states import (
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
+from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
 from .groups import Group, copy_settings, settings_of, take_settings
@@ -106,7 +107,7 @@ class Shard:
     def build_local(self) -> None:
         """Make the local optimizer over what this rank owns now."""
         former = vars(self).get("optim")
-        self.optim = self.constructor(self.local_groups(self.team.rank), **self.given_defaults)
+        self.optim = self._make(self.local_groups(self.team.rank))
         self._own_hooks = keep_hooks(former, self.optim, self._own_hooks)
         self._show_settings_of(self.optim)
         self.exposed.state = self.optim.state
@@ -114,7 +115,12 @@ class Shard:
     def show_defaults(self) -> None:
         """Show the settings that a local optimizer will have; bad ones raise here."""
         empty = [{**group, "params": []} for group in self.exposed.param_groups]
-        self._show_settings_of(self.constructor(empty, **self.given_defaults))
+        self._show_settings_of(self._make(empty))
+
+    def _make(self, groups: list[Group]) -> torch.optim.Optimizer:
+        made = self.constructor(groups, **self.given_defaults)
+        check_shardable(made, self.team.size)
+        return made
 
     def _show_settings_of(self, local: torch.optim.Optimizer) -> None:
         """The local optimizer fills in its own defaults; schedulers read them here, in groups and in ``defaults``."""

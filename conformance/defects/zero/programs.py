@@ -193,13 +193,13 @@ def what_has_come_is_no_change_to_a_graph() -> None:
 @defect("ZERO-008")
 def optimizers_of_all_parameters_step_a_part() -> None:
     """An optimizer that needs all parameters together is given those of a rank."""
-    edit("if ranks > 1 and inspect.isclass(kind)", "if False and inspect.isclass(kind)")
+    edit("if ranks > 1 and isinstance", "if False and isinstance")
 
 
 @defect("ZERO-008")
-def optimizers_of_all_parameters_step_a_part_with_settings() -> None:
-    """An optimizer that needs all parameters together is not known inside a partial."""
-    edit('getattr(constructor, "func", constructor)', "constructor")
+def optimizers_of_all_parameters_that_a_function_makes_step_a_part() -> None:
+    """An optimizer that needs all parameters together is known where it is given as a class."""
+    edit("    check_shardable(made", "    self.constructor is type(made) and check_shardable(made")
 
 
 @defect("ZERO-011")
