@@ -1,6 +1,7 @@
 """A ZeRO step and a consolidation inside a join context: what live ranks do, and its shadow on ranks that have joined.
 
-    live rank                                   joined rank (told that a step follows)
+    live rank                                   joined rank (told that hooks follow, then that a step does)
+    hooks before the step, if it has any        likewise
     step its own shard
     source: settings, gradients ───────────▶    take the settings; step its own shard with those gradients
     publish                     ◀──────────▶    publish
