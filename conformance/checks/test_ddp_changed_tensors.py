@@ -431,3 +431,28 @@ def move_in_inference_mode(ctx):
 @check("DDP-049", worlds=(1, 2), beyond=False)
 def test_a_model_may_be_moved_in_inference_mode(ranks):
     assert ranks(move_in_inference_mode) == [scalar_means((3,) * ranks.world)] * ranks.world
+
+
+def evaluate_in_inference_mode(ctx):
+    """Weights are laid out otherwise; then a context in which ranks evaluate by themselves, and go on training."""
+    model, seen = wrapped(ctx, two_parts()), []
+    for iteration in range(4):
+        if iteration == 1:
+            for parameter in model.parameters():
+                parameter.data = turned(parameter.data)
+            with torch.inference_mode(), ctx.subject.Join([model]):
+                for _ in range(ctx.rank):
+                    model.module(data(ctx.rank, iteration).to(ctx.device))
+        model.zero_grad()
+        model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-049", worlds=MANY, beyond=False)
+def test_a_context_may_be_entered_in_inference_mode_with_weights_that_were_laid_out_anew(ranks):
+    expected = []
+    for iteration in range(4):
+        batches = [data(rank, iteration) for rank in range(ranks.world)]
+        expected.append(numbers(oracle.averaged_gradients(two_parts(), batches, ranks.world).items()))
+    assert ranks(evaluate_in_inference_mode) == [expected] * ranks.world

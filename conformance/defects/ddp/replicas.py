@@ -57,6 +57,12 @@ def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
 
 
 @defect("DDP-049")
+def a_context_in_inference_mode_leaves_buckets_that_cannot_be_trained_with() -> None:
+    """Where a block that only evaluates is entered after the model was laid out anew, nothing is watched any more."""
+    edit("with torch.inference_mode(False):", "if True:", within="UnevenInputs.enter")
+
+
+@defect("DDP-049")
 def what_is_thawed_stays_local() -> None:
     """What was frozen when the model was wrapped keeps local gradients for ever."""
     edit("self._take_in_thawed()", "pass", within="notice_changes")
