@@ -216,6 +216,35 @@ def test_a_rank_that_computes_without_a_pause_is_late_and_not_lost(ranks):
         assert [end.value] == scalar_means((1,) * ranks.world), f"rank {rank}"
 
 
+# -- JOIN-023: children that end inside a context
+
+
+def fork_a_child_that_exits(ctx):
+    """Rank 1 forks a child inside a context, as to save something, which ends there."""
+    model, own = ddp(ctx, models.scalar()), os.getpid()
+    try:
+        with ctx.subject.Join([model]):
+            for iteration in range(4):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                if ctx.rank == 1 and iteration == 1:
+                    child = os.fork()
+                    if not child:
+                        sys.exit()
+                    os.waitpid(child, 0)
+                    time.sleep(MEETS_S)  # the others are waiting
+    finally:
+        if os.getpid() != own:
+            os._exit(0)
+    return gradient(model.module.weight)
+
+
+@check("JOIN-023", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_child_that_ends_inside_a_context_is_no_rank_that_leaves_it(ranks):
+    [*_, last] = scalar_means((4,) * ranks.world)
+    assert ranks(fork_a_child_that_exits) == [last] * ranks.world
+
+
 # -- DDP-049: Ctrl-C and other signals
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, cast
@@ -98,6 +99,7 @@ class Join:
         else:
             self._bindings.put()  # another context may have been built in between
         self._state = moved(self._state, BlockState.OPEN, BLOCK_MOVES)
+        self._process = os.getpid()
         self._bindings.open()
         if self._session is not None:
             self._enter(self._session)
@@ -106,7 +108,8 @@ class Join:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._session is not None:
+            # a child that was forked in the block, to save something perhaps, is no rank: it leaves without a word
+            if self._session is not None and os.getpid() == self._process:
                 self._leave(self._session, error)
         finally:
             self._bindings.take_off()

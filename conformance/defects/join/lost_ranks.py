@@ -316,6 +316,12 @@ def survivors_of_a_shard_get_copies_of_what_groups_name() -> None:
     edit("portable(by_place(known, shard.parameters()))", "portable(known)")
 
 
+@defect("JOIN-023")
+def a_child_speaks_for_its_rank() -> None:
+    """A child that is forked inside a context, and ends there by an exception, says that its rank fails."""
+    edit("self._session is not None and os.getpid() == self._process", "self._session is not None", within="__exit__")
+
+
 @defect("JOIN-057")
 def who_is_in_a_context_goes_on_in_it() -> None:
     """Ranks may form a smaller group inside a context over the ranks of before."""
