@@ -219,7 +219,7 @@ def power_sgd_never_starts_early() -> None:
 @defect("COMM-026")
 def power_sgd_never_starts_warm() -> None:
     """The factors of the last iteration are not taken up again."""
-    edit("self.state.factors_of(self.bucket) if self.state.warm_start else ", "")
+    edit("self.state.factors_of(self.bucket, self.plan) if self.state.warm_start else ", "")
 
 
 @defect("COMM-026")
@@ -237,7 +237,7 @@ def power_sgd_errors_go_by_their_place() -> None:
 @defect("COMM-026", "COMM-027")
 def power_sgd_errors_are_lost_with_their_bucket() -> None:
     """What was lost is forgotten where the buckets are laid out anew."""
-    edit("self._errors_apart |= {", "_ = {")
+    edit("apart |= {", "_ = {")
 
 
 @defect("COMM-026")
@@ -314,7 +314,7 @@ def low_rank_over_the_whole_world() -> None:
 @defect("COMM-026")
 def factors_of_all_buckets_in_one_place() -> None:
     """PowerSGD remembers the factors of one bucket for all."""
-    edit("found = memory.get(index)", "index = 0\n    found = memory.get(index)")
+    edit("found = memory.get(index)", "index = 0\n    found = memory.get(index)", within="PowerSGDState.remembered")
 
 
 @defect("COMM-029")
@@ -403,7 +403,7 @@ def factors_outlive_a_cast() -> None:
 @defect("COMM-026")
 def errors_stay_with_their_bucket() -> None:
     """What PowerSGD has lost is added to whatever the bucket of the same number holds now."""
-    edit(" and self._error_parts.get(index, parts) == parts:", ":")
+    edit(" and known.get(index, parts) == parts:", ":")
 
 
 @defect("COMM-020")
@@ -535,13 +535,22 @@ def errors_of_what_is_compressed_no_more_stay() -> None:
 @defect("COMM-026")
 def factors_of_whatever_was_in_the_bucket_are_taken() -> None:
     """A warm start goes on with the factors that the bucket of this number had, of whichever parameters they are."""
-    edit("self.q_memory_dict.get(index) if former == names else None", "self.q_memory_dict.get(index)")
+    edit(
+        "self.q_memory_dict, self._factor_parts, self._factors_apart, bucket, plan.q_numel, parts",
+        "self.q_memory_dict, {}, {}, bucket, plan.q_numel, parts",
+    )
+
+
+@defect("COMM-026", "COMM-027")
+def factors_stay_behind_with_their_bucket() -> None:
+    """Where the buckets are laid out anew, as after a restart, the warm start begins with random factors again."""
+    edit("if index in known:", "if index in known and numel == like.numel():", within="_remembered_by_parameter")
 
 
 @defect("COMM-026")
 def factors_of_another_rank_of_approximation_are_taken() -> None:
     """The warm start takes the last factors although their number has changed."""
-    edit("if last is not None and last.numel() == q_flat.numel():", "if last is not None:")
+    edit("if kept.shape == parts[name][0]]", "if kept.shape[0] == parts[name][0][0]]")
 
 
 @defect("COMM-026")
@@ -553,7 +562,7 @@ def a_bucket_has_more_columns_than_rows() -> None:
 @defect("COMM-027")
 def one_bucket_keeps_its_errors() -> None:
     """Where parameters go to other buckets, those of all but the last lose what has not been sent of them."""
-    edit("self._errors_apart |= {name", "self._errors_apart = {name")
+    edit("apart |= {name", "apart = {name")
 
 
 @defect("COMM-016")

@@ -128,8 +128,8 @@ class _Exchange:
     def _start_factors(self) -> None:
         """Fill each Q: with the last iteration's if there is one that fits, else randomly; orthonormal either way."""
         q_flat = self.message[: self.plan.q_numel]
-        last = self.state.factors_of(self.bucket) if self.state.warm_start else None
-        if last is not None and last.numel() == q_flat.numel():
+        last = self.state.factors_of(self.bucket, self.plan) if self.state.warm_start else None
+        if last is not None:
             q_flat.copy_(last)
         else:
             self.state.fill_randomly(self.qs)

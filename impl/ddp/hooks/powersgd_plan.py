@@ -46,6 +46,11 @@ class CompressionPlan:
             raise ValueError(f"a compression plan covers every gradient exactly once, got positions {positions}")
 
     @property
+    def positions(self) -> int:
+        """How many gradients it covers."""
+        return len(self.plain) + sum(len(group.members) for group in self.groups)
+
+    @property
     def p_numel(self) -> int:
         return sum(math.prod(group.p_shape) for group in self.groups)
 

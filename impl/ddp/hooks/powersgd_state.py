@@ -13,10 +13,12 @@ from .reduction import GradBucket
 
 logger = logging.getLogger("impl.ddp.hooks.powerSGD_hook")
 
-#: what a parameter is known by, in another process too: its name, or where torch's bucket tells none its place there
-Name = str | tuple[int, int]
-#: size, strides and offset of a parameter's part of a flat bucket
+#: what a parameter is known by, in another process too: its name, or where torch's bucket tells none its place there;
+#: a bucket that is compressed as a whole, by all of them
+Name = str | tuple[Any, ...]
+#: size, strides and offset of a parameter's part of a flat tensor
 Part = tuple[torch.Size, tuple[int, ...], int]
+Parts = dict[Name, Part]
 
 
 class PowerSGDState:
@@ -44,7 +46,8 @@ class PowerSGDState:
     __slots__ = (
         "_error_parts",
         "_errors_apart",
-        "_factors_for",
+        "_factor_parts",
+        "_factors_apart",
         "batch_tensors_with_same_shape",
         "compression_stats_logging_frequency",
         "error_dict",
@@ -68,12 +71,12 @@ class PowerSGDState:
     error_dict: dict[int, torch.Tensor]  # [bucket numel] what this rank has failed to send so far
     p_memory_dict: dict[int, torch.Tensor]  # [p_numel] the factors P, reused as scratch memory
     q_memory_dict: dict[int, torch.Tensor]  # [q_numel] the averaged factors Q of the last iteration
-    #: by bucket index, whose errors lie where: DDP may distribute parameters over its buckets anew
-    _error_parts: dict[int, dict[Name, Part]]
-    #: errors of parameters that no bucket has brought again since then
+    #: by bucket index, whose errors and whose factors Q lie where: DDP may distribute parameters over its buckets anew
+    _error_parts: dict[int, Parts]
+    _factor_parts: dict[int, Parts]
+    #: those of parameters that no bucket has brought again since then
     _errors_apart: dict[Name, torch.Tensor]
-    #: by bucket index, the parameters to which the factors Q belong, in their order
-    _factors_for: dict[int, list[Name]]
+    _factors_apart: dict[Name, torch.Tensor]
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -111,7 +114,7 @@ class PowerSGDState:
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = mersenne_twister(random_seed)
         self.error_dict, self.p_memory_dict, self.q_memory_dict = {}, {}, {}
-        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}
+        self._error_parts, self._errors_apart, self._factor_parts, self._factors_apart = {}, {}, {}, {}
         self.iter = 0
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0
@@ -124,9 +127,10 @@ class PowerSGDState:
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Everything that was saved, on the default group (none yet if there is no default group yet)."""
-        self._error_parts, self._errors_apart, self._factors_for = {}, {}, {}  # which older versions did not save
-        for slot, value in saved.items():
-            setattr(self, slot, value)
+        # which older versions did not save, or otherwise
+        self._error_parts, self._errors_apart, self._factor_parts, self._factors_apart = {}, {}, {}, {}
+        for slot in saved.keys() & {*self.__slots__}:
+            setattr(self, slot, saved[slot])
         self.process_group = dist.group.WORLD
         logger.warning(
             "PowerSGDState: the process group was not saved and is now the default group. "
@@ -160,45 +164,59 @@ class PowerSGDState:
             found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
         return found
 
-    def factors_of(self, bucket: GradBucket) -> torch.Tensor | None:
-        """The factors Q of the last iteration, of all groups of the bucket; None where they are of other parameters."""
-        index, names = bucket.index(), _names_of(bucket)
-        former, self._factors_for[index] = self._factors_for.get(index, names), names
-        return self.q_memory_dict.get(index) if former == names else None
+    def factors_of(self, bucket: GradBucket, plan: CompressionPlan) -> torch.Tensor | None:
+        """The last factors Q of all matrices of the bucket: (q_numel,); None where some matrix has none."""
+        parts = _factor_parts_of(bucket, plan)
+        factors, all_known = _remembered_by_parameter(
+            self.q_memory_dict, self._factor_parts, self._factors_apart, bucket, plan.q_numel, parts
+        )
+        return factors if all_known else None
 
     def error_of(self, bucket: GradBucket) -> torch.Tensor:
-        """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with.
-
-        Errors belong to parameters. Where those are distributed over the buckets anew (another group, a cast, a saved
-        state in another process), theirs move with them.
-        """
-        buffer, index, parts = bucket.buffer(), bucket.index(), _parts_of(bucket)
-        error = self.error_dict.get(index)
-        if error is not None and _fits(error, buffer, buffer.numel()) and self._error_parts.get(index, parts) == parts:
-            self._error_parts[index] = parts
-            return error
-        if index in self._error_parts:
-            self._take_errors_apart()
-        error = self.error_dict[index] = torch.zeros_like(buffer)
-        for name, part in parts.items():
-            kept = self._errors_apart.pop(name, None)
-            if kept is not None and kept.shape == part[0]:
-                error.as_strided(*part).copy_(kept)
-        self._error_parts[index] = parts
-        return error
-
-    def _take_errors_apart(self) -> None:
-        for index, parts in self._error_parts.items():
-            if index in self.error_dict:  # which the program may have cleared
-                self._errors_apart |= {name: self.error_dict[index].as_strided(*part) for name, part in parts.items()}
-        self._error_parts.clear()
-        self.error_dict.clear()
+        """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with."""
+        numel, parts = bucket.buffer().numel(), _parts_of(bucket)
+        return _remembered_by_parameter(
+            self.error_dict, self._error_parts, self._errors_apart, bucket, numel, parts
+        )[0]
 
     def fill_randomly(self, tensors: Sequence[torch.Tensor]) -> None:
         """Standard normal values, the same on every rank and on every kind of device; one seed for them all."""
         generator = torch.Generator().manual_seed(below(self.rng, _SEEDS))
         for tensor in tensors:
             tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu"))
+
+
+def _remembered_by_parameter(
+    memory: dict[int, torch.Tensor],
+    known: dict[int, Parts],
+    apart: dict[Name, torch.Tensor],
+    bucket: GradBucket,
+    numel: int,
+    parts: Parts,
+) -> tuple[torch.Tensor, bool]:
+    """The flat tensor that ``memory`` holds for a bucket, (numel,), and whether all parameters have something in it.
+
+    What is remembered belongs to parameters. Where those are distributed over the buckets anew (another group, a cast,
+    a saved state in another process), theirs moves with them; who has nothing gets zeros.
+    """
+    index, like = bucket.index(), bucket.buffer()
+    found = memory.get(index)
+    if found is not None and _fits(found, like, numel) and known.get(index, parts) == parts:
+        known[index] = parts
+        return found, True
+    if index in known:
+        for place, former in known.items():
+            if place in memory:  # which the program may have cleared
+                apart |= {name: memory[place].as_strided(*part) for name, part in former.items()}
+        known.clear()
+        memory.clear()
+    flat = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
+    known[index] = parts
+    there = {name: apart.pop(name) for name in parts if name in apart}
+    fitting = [name for name, kept in there.items() if kept.shape == parts[name][0]]
+    for name in fitting:
+        flat.as_strided(*parts[name]).copy_(there[name])
+    return flat, 0 < len(fitting) == len(parts)
 
 
 def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
@@ -211,7 +229,18 @@ def _names_of(bucket: GradBucket) -> list[Name]:
     return [(bucket.index(), place) for place in range(len(bucket.parameters()))]
 
 
-def _parts_of(bucket: GradBucket) -> dict[Name, Part]:
+def _factor_parts_of(bucket: GradBucket, plan: CompressionPlan) -> Parts:
+    names, parts, offset = _names_of(bucket), Parts(), 0
+    if plan.positions != len(names):
+        names = [tuple(names)]
+    for group in plan.groups:
+        for member in group.members:
+            parts[names[member]] = torch.Size((group.columns, group.rank)), (group.rank, 1), offset
+            offset += group.columns * group.rank
+    return parts
+
+
+def _parts_of(bucket: GradBucket) -> Parts:
     start = bucket.buffer().storage_offset()
     views = zip(_names_of(bucket), bucket.gradients(), strict=True)
     return {name: (view.size(), view.stride(), int(view.storage_offset() - start)) for name, view in views}
