@@ -322,30 +322,43 @@ def test_under_a_model_the_rank_that_runs_out_names_itself_and_the_others_do_not
             assert "exhausted" in error.text.lower()
 
 
-def fail_in_a_communication_hook(ctx):
-    """Rank 0 runs out first, and its communication hook fails on the zeros that it shadows with."""
-    model, calls = ddp(ctx, models.scalar()), []
+def average(_ctx):
+    return summing
 
-    def hook(_state, bucket):
+
+def compress(ctx):
+    """By PowerSGD, on a group of its own, so that the others wait there."""
+    library = ctx.subject.powerSGD_hook
+    start = {"start_powerSGD_iter": 0, "use_error_feedback": False, "warm_start": False, "min_compression_rate": 0}
+    state = library.PowerSGDState(dist.new_group(), **start)
+    return lambda _group, bucket: library.powerSGD_hook(state, bucket)
+
+
+def fail_in_a_communication_hook(ctx, hook_of):
+    """Rank 0 runs out first, and its communication hook fails on the zeros that it shadows with."""
+    model, calls, passed_on = ddp(ctx, models.scalar()), [], hook_of(ctx)
+
+    def hook(group, bucket):
         calls.append(bucket.index())
         if ctx.rank == 0 and len(calls) > 1:
             raise LookupError(SPILLED)
-        work = dist.all_reduce(bucket.buffer().div_(ctx.world), async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
+        return passed_on(group, bucket)
 
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(ctx.group, hook)
 
     def train():
         with model.join():
             for iteration in range(1 + 3 * (ctx.rank > 0)):
                 model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
 
-    return caught(train)
+    error = caught(train)
+    ctx.meet("all are told")
+    return error
 
 
-@check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False)
-def test_a_rank_that_fails_in_a_main_hook_of_its_model_is_reported_to_its_peers(ranks):
-    failed, *peers = ranks(fail_in_a_communication_hook)
+@check("JOIN-039", worlds=(2, 3), deadline_s=10, beyond=False, scenarios={"average": average, "PowerSGD": compress})
+def test_a_rank_that_fails_in_a_main_hook_of_its_model_is_reported_to_its_peers(ranks, scenario):
+    failed, *peers = ranks(fail_in_a_communication_hook, scenario)
     assert failed is not None, "the error of its hook did not leave the context"
     assert SPILLED in failed.text, failed
     for error in peers:

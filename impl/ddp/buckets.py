@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..comm.averaging import gradient_dtype
 from ..comm.flat import copy_all, dense_view, extent, views_like
+from ..comm.pending import Watch
 from . import kernels
 from .plan import BucketSpec
 
@@ -109,7 +110,7 @@ class GradBucket:
     """What a communication hook is given: one bucket's gradients as one flat tensor.
 
     Same methods as ``torch.distributed.GradBucket``, so that hooks written for it run unchanged; ``names``,
-    ``process_group``, ``divisor`` and ``divisor_over`` are ours. Keeps COMM-016.
+    ``process_group``, ``divisor``, ``divisor_over`` and ``watch`` are ours. Keeps COMM-016.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class GradBucket:
         group: dist.ProcessGroup,
         divisor: int,
         uncounted: Collection[int] = (),
+        watch: Watch | None = None,
     ) -> None:
         self._index = index
         self._last = last
@@ -135,6 +137,7 @@ class GradBucket:
         self._group = group
         self._divisor = divisor
         self._uncounted = uncounted
+        self._watch = watch
 
     def index(self) -> int:
         """Place of the bucket in the order of reduction, from 0."""
@@ -188,6 +191,10 @@ class GradBucket:
     def divisor_over(self, ranks: Collection[int]) -> int:
         """The same for an average over these global ranks only."""
         return max(sum(rank not in self._uncounted for rank in ranks), 1)
+
+    def watch(self) -> Watch | None:
+        """What looks out for failed peers while a hook waits, be it on another group than that of the join block."""
+        return self._watch
 
     def __repr__(self) -> str:
         return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"

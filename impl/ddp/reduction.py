@@ -108,8 +108,8 @@ class Transport:
     def _start_hook(self, hook: tuple[Any, CommHook], bucket: Bucket, flat: torch.Tensor, last: bool) -> Flight:
         divisor, group = self.iteration.divisor(), self.iteration.team.group
         spec, parts = bucket.spec, bucket.shown(flat)
-        uncounted = self.iteration.uncounted_ranks()
-        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor, uncounted)
+        uncounted, watch = self.iteration.uncounted_ranks(), self.iteration.watch()
+        shown = GradBucket(spec.index, last, *parts, bucket.parameters, spec.names, group, divisor, uncounted, watch)
         state, function = hook
         with calling_a_hook(self.iteration.team):
             future = call_hook(function, state, shown)

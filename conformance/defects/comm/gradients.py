@@ -38,7 +38,7 @@ def power_sgd_always_divides_by_all() -> None:
 @defect("DDPJ-014")
 def sparse_gradients_of_hooks_always_divided_by_all() -> None:
     """Hooks divide sparse gradients by the number of all ranks where the active ones were asked for."""
-    edit("sum_sparse(team, tensor, label) / divisor", "sum_sparse(team, tensor, label) / team.size")
+    edit("completed(total if first else total / divisor)", "completed(total if first else total / team.size)")
 
 
 @defect("COMM-016")

@@ -605,8 +605,7 @@ def optimizers_in_the_hook_are_given_the_parameters_dtype() -> None:
 @defect("COMM-020")
 def sparse_halves_are_divided_last() -> None:
     """Sparse gradients that a hook has made narrower are added up before they are divided."""
-    edit("return completed(sum_sparse(team, tensor / divisor, label))",
-         "return completed(sum_sparse(team, tensor, label) / divisor)", within="reduction.mean")  # fmt: skip
+    edit("first = divides_first(tensor.dtype)", "first = False", within="reduction.mean")
 
 
 @defect("COMM-026")
@@ -625,3 +624,9 @@ def torchs_local_hook_is_taken_for_an_average() -> None:
 def channels_are_a_little_shorter_than_asked_for() -> None:
     """Eight-bit channels have another length by default than the documented one."""
     edit("bucket_size: int = 512", "bucket_size: int = 511")
+
+
+@defect("JOIN-039")
+def hooks_on_other_groups_wait_without_looking_out() -> None:
+    """PowerSGD on a group of its own does not learn that a peer has left the context by an error."""
+    edit("pending.wait(watch_of(self.bucket))", "pending.wait()")

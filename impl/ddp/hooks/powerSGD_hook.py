@@ -33,6 +33,7 @@ from .reduction import (
     label_of,
     start_mean,
     team_of,
+    watch_of,
     without_autocast,
 )
 
@@ -120,7 +121,8 @@ class _Exchange:
             return
         for m, q, p in zip(self.matrices, self.qs, self.ps, strict=True):
             torch.bmm(m, q, out=p)
-        start_mean(self.team, self.divisor, self.p_flat, label_of("PowerSGD P", self.bucket)).wait()
+        pending = start_mean(self.team, self.divisor, self.p_flat, label_of("PowerSGD P", self.bucket))
+        pending.wait(watch_of(self.bucket))
         for m, q, p in zip(self.matrices, self.qs, self.ps, strict=True):
             orthogonalize(p, self.state.orthogonalization_epsilon)
             torch.bmm(m.transpose(1, 2), p, out=q)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ...comm import collectives
 from ...comm.averaging import divides_first
-from ...comm.pending import Pending
+from ...comm.pending import Pending, Watch
 from ...comm.ranks import Team
 from ...comm.sparse import sum_sparse
 from .. import kernels
@@ -24,8 +24,8 @@ class _AnyGradBucket(Protocol):
     """What a hook may ask of a bucket, torch's as well as ours (COMM-016).
 
     Our own bucket also answers ``names()`` of its parameters, ``process_group()``, the group that its DDP runs on,
-    ``divisor()``, the number by which an average over this iteration divides, and ``divisor_over(ranks)``, that of an
-    average over some ranks only. torch's has none of them.
+    ``divisor()``, the number by which an average over this iteration divides, ``divisor_over(ranks)``, that of an
+    average over some ranks only, and ``watch()``, what looks out for failed peers. torch's has none of them.
     """
 
     def index(self) -> int: ...
@@ -111,6 +111,11 @@ def divisor_of(team: Team, bucket: GradBucket) -> int:
     return int(bucket.divisor_over(team.global_ranks())) if hasattr(bucket, "divisor_over") else team.size
 
 
+def watch_of(bucket: GradBucket) -> Watch | None:
+    """What is to look out for failed peers while a hook waits; None: what its team has."""
+    return bucket.watch() if hasattr(bucket, "watch") else None
+
+
 def start_mean(team: Team, divisor: int, tensor: torch.Tensor, label: str) -> Pending:
     """Start averaging a dense tensor in place; ``finish_mean`` must follow.
 
@@ -134,9 +139,9 @@ def mean(group: dist.ProcessGroup | None, bucket: GradBucket, tensor: torch.Tens
     divisor = divisor_of(team, bucket)
     label = label_of(what, bucket)
     if tensor.is_sparse:  # its lengths are needed on the host, so it blocks
-        if divides_first(tensor.dtype):
-            return completed(sum_sparse(team, tensor / divisor, label))
-        return completed(sum_sparse(team, tensor, label) / divisor)
+        first = divides_first(tensor.dtype)
+        total = sum_sparse(team, tensor / divisor if first else tensor, label, watch_of(bucket))
+        return completed(total if first else total / divisor)
     return after(start_mean(team, divisor, tensor, label), lambda: finish_mean(tensor, divisor))
 
 
