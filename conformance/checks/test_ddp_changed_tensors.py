@@ -456,3 +456,32 @@ def test_a_context_may_be_entered_in_inference_mode_with_weights_that_were_laid_
         batches = [data(rank, iteration) for rank in range(ranks.world)]
         expected.append(numbers(oracle.averaged_gradients(two_parts(), batches, ranks.world).items()))
     assert ranks(evaluate_in_inference_mode) == [expected] * ranks.world
+
+
+def wrap_in_inference_mode(ctx):
+    """What a model that is wrapped and evaluated in inference mode answers, and its gradients later on, or an error."""
+    module = models.scalar().to(ctx.device)
+    with torch.inference_mode():
+        model = wrapped(ctx, module)
+        answer = model(models.divisible_scalar(ctx.rank, 0).to(ctx.device)).sum().item()
+
+    def train():
+        for iteration in range(2):
+            model.zero_grad()
+            model(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)).sum().backward()
+
+    error = caught(train)
+    return answer, error, None if error else gradient(model.module.weight)
+
+
+@check("DDP-036", "DDP-049", worlds=MANY, beyond=False)
+def test_a_model_may_be_wrapped_and_evaluated_in_inference_mode_and_trained_later_or_is_refused(ranks):
+    (*_, mean), weight = scalar_means((2,) * ranks.world), models.scalar().weight.item()
+    for rank, (answer, error, found) in enumerate(ranks(wrap_in_inference_mode)):
+        assert answer == weight * models.divisible_scalar(rank, 0).sum().item(), f"rank {rank}"
+        if error is not None:
+            assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+            assert "inference" in error.text.lower(), f"rank {rank}: {error}"
+            ranks.at_limit("a model that was wrapped in inference mode cannot be trained")
+        else:
+            assert found == mean, f"rank {rank}"

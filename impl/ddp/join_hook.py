@@ -46,10 +46,9 @@ class UnevenInputs:
         RuntimeError where gradients are averaged parameter by parameter, which nobody can shadow.
         """
         self._per_parameter.refuse_uneven_inputs(entered=True)
-        with torch.inference_mode(False):  # what is made here is trained with, should the block only evaluate
-            self._reducer.end_what_raised()
-            self._reducer.notice_changes()
+        self._reducer.end_what_raised()
         self._begin_anew()
+        self._reducer.notice_changes()
         self.iteration.recast = False  # all ranks have done the same
 
     def leave(self) -> None:

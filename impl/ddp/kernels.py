@@ -131,11 +131,11 @@ outside_transforms: Callable[[], AbstractContextManager[None]] = torch._C._Disab
 def accumulator(parameter: torch.Tensor) -> torch.autograd.graph.Node:
     """The node that adds to this parameter's ``.grad``; it stays the same while a user freezes and thaws it."""
     if parameter.requires_grad:
-        with outside_transforms():
+        with outside_transforms(), torch.inference_mode(False):
             return torch.autograd.graph.get_gradient_edge(parameter).node
     parameter.requires_grad_(True)
     try:
-        return torch.autograd.graph.get_gradient_edge(parameter).node
+        return accumulator(parameter)
     finally:
         parameter.requires_grad_(False)
 

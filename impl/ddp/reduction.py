@@ -193,7 +193,8 @@ class BucketQueue:
         self.plan = plan
         if not self._as_view:  # nothing in the old buffers is needed: they go before the new ones come
             self.buckets, self._bucket_of = [], {}
-        self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
+        with torch.inference_mode(False):  # where a model is only evaluated for now, too: they are trained with
+            self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
         self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
         self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
         skips = self._facts.skips_unused

@@ -510,8 +510,7 @@ class DistributedDataParallel(Follower, nn.Module):
             self.reducer.restore_full_values()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if built:
-            with torch.inference_mode(False):  # what is made here is trained with
-                self.reducer.watch_anew()
+            self.reducer.watch_anew()
         return self
 
     def train(self, mode: bool = True) -> DistributedDataParallel:

@@ -57,9 +57,15 @@ def a_cast_past_the_wrapper_is_noticed_by_forwards_alone() -> None:
 
 
 @defect("DDP-049")
-def a_context_in_inference_mode_leaves_buckets_that_cannot_be_trained_with() -> None:
-    """Where a block that only evaluates is entered after the model was laid out anew, nothing is watched any more."""
-    edit("with torch.inference_mode(False):", "if True:", within="UnevenInputs.enter")
+def buckets_that_are_made_in_inference_mode_cannot_be_trained_with() -> None:
+    """Where a model is wrapped, or laid out anew, in inference mode, its buckets are no ordinary tensors."""
+    edit("with torch.inference_mode(False):", "if True:", within="BucketQueue.lay_out")
+
+
+@defect("DDP-049")
+def gradients_cannot_be_watched_from_inference_mode_on() -> None:
+    """A context that only evaluates, in inference mode, cannot be entered once the model was laid out anew."""
+    edit("with outside_transforms(), torch.inference_mode(False):", "with outside_transforms():")
 
 
 @defect("DDP-049")
