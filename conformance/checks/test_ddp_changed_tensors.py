@@ -485,3 +485,16 @@ def test_a_model_may_be_wrapped_and_evaluated_in_inference_mode_and_trained_late
             ranks.at_limit("a model that was wrapped in inference mode cannot be trained")
         else:
             assert found == mean, f"rank {rank}"
+
+
+def evaluate_only(ctx):
+    """All of an evaluation in inference mode, the making of the model too, whose weight differs between the ranks."""
+    with torch.inference_mode():
+        model = wrapped(ctx, models.scalar(1.0 + ctx.rank))
+        return model(models.divisible_scalar(ctx.rank, 0).to(ctx.device)).sum().item()
+
+
+@check("DDP-025", "DDP-036", worlds=MANY, beyond=False)
+def test_a_program_that_only_evaluates_may_do_all_of_it_in_inference_mode(ranks):
+    for rank, answer in enumerate(ranks(evaluate_only)):
+        assert answer == models.divisible_scalar(rank, 0).sum().item(), f"rank {rank} has not the weight of rank 0"

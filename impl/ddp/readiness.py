@@ -104,6 +104,8 @@ class Arrivals:
         return self._nodes.setdefault(parameter, kernels.accumulator(parameter))
 
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
+        if parameter.is_inference():  # made under ``torch.inference_mode()``: it can only be evaluated
+            return
         if self._recast:
             self._last[parameter, hook] = _registered(parameter, hook)
             return

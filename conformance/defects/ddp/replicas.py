@@ -62,6 +62,12 @@ def buckets_that_are_made_in_inference_mode_cannot_be_trained_with() -> None:
     edit("with torch.inference_mode(False):", "if True:", within="BucketQueue.lay_out")
 
 
+@defect("DDP-036")
+def what_takes_no_gradients_is_watched_for_them() -> None:
+    """A model that was made in inference mode cannot be wrapped, even to be evaluated."""
+    edit("if parameter.is_inference():", "if False:", within="Arrivals._hook")
+
+
 @defect("DDP-049")
 def gradients_cannot_be_watched_from_inference_mode_on() -> None:
     """A context that only evaluates, in inference mode, cannot be entered once the model was laid out anew."""
