@@ -72,6 +72,40 @@ def test_a_parameter_without_gradient_is_reported_at_the_next_forward_on_every_r
         assert not re.search(r"\b22\b", error.text), f"parameter 22 had a gradient: {error.text}"
 
 
+def thaw_the_next(model):
+    model.module.layers[3].requires_grad_(True)
+
+
+def cast(model):
+    model.double()
+
+
+def cast_past_the_wrapper(model):
+    model.module.double()
+
+
+def leave_out_and_change(ctx, change):
+    """Of four layers the last is frozen when the model is wrapped; the error behind an iteration without the second."""
+    layers = Partial(4)
+    layers.layers[3].requires_grad_(False)
+    model = ddp(ctx, layers)
+    x = 12 * models.place(ctx.rank, 0)
+    model(x).backward()
+    model(x, (1,)).backward()
+    change(model)
+    error = caught(model, x.to(layers.layers[0].weight.dtype))
+    ctx.meet("told")
+    return error
+
+
+@check("DDP-062", worlds=WORLDS, scenarios={act.__name__: act for act in (thaw_the_next, cast, cast_past_the_wrapper)})
+def test_a_parameter_without_gradient_is_reported_also_where_the_model_has_changed_since(ranks, scenario):
+    for rank, error in enumerate(ranks(leave_out_and_change, scenario)):
+        assert error is not None, f"the next forward of rank {rank} raised nothing"
+        assert error.is_a(RuntimeError), error
+        assert "find_unused_parameters" in error.text, error.text
+
+
 def leave_out_after_accumulating(ctx):
     model = ddp(ctx, Partial(4), bucket_cap_mb=1e-6)  # a bucket for each
     x = 12 * models.place(ctx.rank, 0)

@@ -256,7 +256,10 @@ class Reducer:
         self.start_over()
 
     def start_over(self, *, static_graph: bool = False) -> None:
-        """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109)."""
+        """Forget everything learned from backwards; optionally become a static-graph reducer (DDP-109). What the last
+        backward has left unreduced is complained of all the same."""
+        if self._left_open:
+            self._complaint = self._unfinished()
         self.abandon()
         self.facts.start_over(turn_static=static_graph)
         self.usage.forget()
@@ -391,10 +394,9 @@ class Reducer:
             self._complain(complaint)
         if self.phase is Phase.IDLE:
             return
-        if self._armed or not self.readiness.anything():
-            self._end_what_raised()  # and its caller has seen it; or it went past all parameters
-            return
-        self._complain(self._unfinished(self.readiness.missing()))
+        if self._left_open:
+            self._complain(self._unfinished())
+        self._end_what_raised()  # and its caller has seen it; or it went past all parameters
 
     def _complain(self, text: str) -> NoReturn:
         """RuntimeError for a backward that has come to nothing here; others may be in its reduction."""
@@ -411,15 +413,19 @@ class Reducer:
         missing = sorted(set(range(len(self.parameters))).difference(came))
         return describe_unnoticed(self.specs, missing, self.team.rank)
 
-    def _unfinished(self, missing: Sequence[int]) -> str:
-        started, static = self.queue.started, self.facts.static
+    @property
+    def _left_open(self) -> bool:
+        """Whether the last synchronised backward has ended and left gradients unreduced."""
+        return self.phase is Phase.FILLING and not self._armed and self.readiness.anything()
+
+    def _unfinished(self) -> str:
+        missing, started, static = self.readiness.missing(), self.queue.started, self.facts.static
         return describe_unfinished(self.specs, missing, self.team.rank, started, static=static)
 
     def warn_if_unfinished(self) -> None:
         """UserWarning if the last synchronised backward left gradients unreduced; where no forward comes to say so."""
-        missing = self.readiness.missing() if self.phase is Phase.FILLING and not self._armed else []
-        if missing and self.readiness.anything():
-            warnings.warn(self._unfinished(missing), UserWarning, stacklevel=2)
+        if self._left_open:
+            warnings.warn(self._unfinished(), UserWarning, stacklevel=2)
 
     # -- backward, as autograd reports it
 
