@@ -1,5 +1,7 @@
 """Activation checkpointing under DDP, and checkpoints of weights that move between ranks."""
 
+import warnings
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -91,6 +93,27 @@ def test_a_model_whose_forward_runs_inside_a_backward_is_averaged(ranks):
 @check("DDP-068", worlds=WORLDS, beyond=False)
 def test_reentrant_checkpoints_work_once_per_layer(ranks):
     assert_equal_to_plain(ranks, [(Recipe(times=1, reentrant=True), cap) for cap in ({}, {"bucket_cap_mb": 4e-6})])
+
+
+def accumulate_reentrantly(ctx):
+    """A forward inside no_sync whose backward, outside, has four of its own inside; gradients and warnings."""
+    model = ddp(ctx, Recomputing(times=3, reentrant=True))
+    x = models.divisible_scalar(ctx.rank, 0)
+    with model.no_sync():
+        output = model(x)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        output.sum().backward()
+    return gradients(model), [str(each.message) for each in told]
+
+
+@check("DDP-068", "DDP-074", worlds=WORLDS, beyond=False)
+def test_reentrant_checkpoints_of_a_forward_inside_no_sync_add_local_gradients_without_a_word(ranks):
+    for rank, (seen, told) in enumerate(ranks(accumulate_reentrantly)):
+        alone = Recomputing(times=3)
+        alone(models.divisible_scalar(rank, 0)).sum().backward()
+        assert seen == gradients(alone), f"rank {rank}"
+        assert not told, f"rank {rank} is warned: {told}"
 
 
 def recompute_reentrantly(ctx, recipe, options, since=0):

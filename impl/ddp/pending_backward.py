@@ -147,10 +147,13 @@ class Forwards:
         """Whether this backward, seen for the first time here, is one of many that go past the wrapper's forward.
 
         Before the first forward one is enough. After a forward whose backward has come, two may be penalties on
-        parameters, whose gradients are the same on every rank.
+        parameters, whose gradients are the same on every rank. After one under ``no_sync`` gradients stay local anyway,
+        and a reentrant checkpoint has backwards of its own inside that of the forward.
         """
         pending = self.latest
-        if backward in (self.running_backward, self._past) or (pending is not None and not pending.spent):
+        if pending is not None and not (pending.spent and pending.sync):
+            return False
+        if backward in (self.running_backward, self._past):
             return False
         self._past = backward
         self._times_past += 1

@@ -127,3 +127,9 @@ def a_cast_is_noticed_by_synchronised_forwards_alone() -> None:
 def forwards_inside_complain_of_nothing() -> None:
     """What an iteration left open, the next one completes, if its forward ran inside no_sync."""
     edit("reducer.check_finished()", "sync and reducer.check_finished()", within="_pre_forward")
+
+
+@defect("DDP-068", "DDP-074")
+def backwards_inside_a_local_one_are_warned_of() -> None:
+    """Those of reentrant checkpoints, in the backward of a forward under no_sync, are taken for losses of others."""
+    edit("not (pending.spent and pending.sync)", "not pending.spent", within="goes_past")
