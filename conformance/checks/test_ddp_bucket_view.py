@@ -175,6 +175,33 @@ def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ran
             assert seen == [[2 * mean, mean, mean]] * len(seen), f"rank {rank}"
 
 
+def thaw_a_layer_in_common(ctx):
+    """Two models with a layer in common that is frozen when they are wrapped; which has the first forward changes."""
+    shared = models.scalar().to(ctx.device).requires_grad_(False)
+    pair = [wrapped(ctx, Beside(shared, own_first=False), gradient_as_bucket_view=True) for _ in range(2)]
+    shared.requires_grad_(True)
+    seen = []
+
+    def train():
+        for iteration in range(6):
+            for model in pair:
+                model.zero_grad(set_to_none=False)
+            forwards = pair if iteration % 3 else pair[::-1]
+            sum(model(mine(ctx)).sum() for model in forwards).backward()
+            seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
+
+    return caught(train), seen
+
+
+@check("DDP-049", worlds=(1, 2, 3), beyond=False)
+def test_a_layer_of_two_models_that_was_frozen_when_they_were_wrapped_is_averaged_in_both_or_refused(ranks):
+    mean = mean_of_all(ranks.world)
+    for rank, (error, seen) in enumerate(ranks(thaw_a_layer_in_common)):
+        assert error is None or (error.is_a(RuntimeError) and "param" in error.text), f"rank {rank}: {error}"
+        for iteration, found in enumerate(seen):
+            assert found == [2 * mean, mean, mean], f"rank {rank}, iteration {iteration}"
+
+
 # -- DDP-118: detach_
 
 

@@ -170,11 +170,8 @@ class Reducer:
         self._lay_out(self.planner.first())
         #: reducers of other wrappers that average some of the same parameters
         self._beside: weakref.WeakSet[Reducer] = weakref.WeakSet()
-        mine = set(map(id, self.parameters))
-        self._beside.update(each for each in list(_reducers) if not mine.isdisjoint(map(id, each.parameters)))
-        for other in self._beside:
-            other._beside.add(self)
         _reducers.add(self)
+        self._find_those_beside()
 
     @property
     def team(self) -> Team:
@@ -308,10 +305,18 @@ class Reducer:
         self._dtypes += map(_dtype_of, self.parameters[first:])
         self.iteration.recast = True
         self.start_over()
+        self._find_those_beside()
         if self.if_thawed is not None:
             self.if_thawed()
         self.log.note_parameters(respecified(self.specs, self.parameters))
         self.log.note_plan(self.plan, self.specs, rebuilt=False)
+
+    def _find_those_beside(self) -> None:
+        """Find reducers that average some of the same parameters, and tell them of this one."""
+        mine, others = set(map(id, self.parameters)), [each for each in list(_reducers) if each is not self]
+        self._beside.update(each for each in others if not mine.isdisjoint(map(id, each.parameters)))
+        for other in self._beside:
+            other._beside.add(self)
 
     def remove_hooks(self) -> None:
         """Stop watching gradients: from now on backward is local (DDP-066)."""

@@ -84,6 +84,12 @@ def only_the_newer_model_knows_of_a_layer_in_common() -> None:
     edit("        other._beside.add(self)\n", "        pass\n")
 
 
+@defect("DDP-049")
+def models_do_not_hear_of_a_layer_in_common_that_is_thawed() -> None:
+    """Where two models have a layer in common that was frozen when they were wrapped, its gradients stay views."""
+    edit("self._find_those_beside()", "pass", within="_take_in_thawed")
+
+
 @defect("DDP-117")
 def every_gradient_is_taken_for_a_dense_one() -> None:
     """Where a sparse gradient lies is asked for as if it lay in one place."""

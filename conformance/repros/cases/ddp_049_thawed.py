@@ -1,6 +1,7 @@
 """A parameter that was frozen when the model was wrapped, and is trained later, keeps local gradients, silently."""
 
 # shows: DDP-049 test_what_was_frozen_when_the_model_was_wrapped_*
+# shows: DDP-049 test_a_layer_of_two_models_that_was_frozen_*
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
