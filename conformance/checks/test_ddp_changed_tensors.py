@@ -19,6 +19,7 @@ WAYS = {
     "views and a search": {"gradient_as_bucket_view": True, "find_unused_parameters": True},
     "views and a static graph": {"gradient_as_bucket_view": True, "static_graph": True},
 }
+REFUSED = "Expected to have finished reduction"  # torch's words for a backward that it takes for an unfinished one
 HOOKED = "copies of what a hook answers elsewhere"
 
 
@@ -210,29 +211,44 @@ class Matrices(nn.Module):
         return x * sum((each * ramp).sum() for each in ((self.a, self.b) if both else (self.a,)))
 
 
-def step_after_a_turn(ctx, options, delays):
-    """The weights after three fused steps, the second of which meets parameters that lie column by column."""
+def fail(_gradient):
+    raise ValueError("a backward that fails")
+
+
+def step_after_a_turn(ctx, options, delays, fails):
+    """The weights after three fused steps, the second of which meets parameters that lie column by column.
+
+    ``fails``: before they come to lie so a backward fails.
+    """
     module = Matrices().to(ctx.device)
     late = {"delay_all_reduce_named_params": [("b", module.b)], "param_to_hook_all_reduce": module.a} if delays else {}
     model = wrapped(ctx, module, **options, **late)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, fused=True)
-    for iteration in range(3):
-        if iteration == 1:
-            each(renew_turned)(model)
-        optimizer.zero_grad()
-        data = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
-        model(data, delays or ctx.rank == iteration % ctx.world).sum().backward()
-        optimizer.step()
-    return numbers(module.named_parameters())
+
+    def train():
+        for iteration in range(3):
+            data = models.divisible_scalar(ctx.rank, iteration).to(ctx.device)
+            if iteration == 1:
+                if fails:
+                    failing = module.a.register_hook(fail)
+                    caught(model(data, True).sum().backward)
+                    failing.remove()
+                each(renew_turned)(model)
+            optimizer.zero_grad()
+            model(data, delays or ctx.rank == iteration % ctx.world).sum().backward()
+            optimizer.step()
+
+    return caught(train), numbers(module.named_parameters())
 
 
 @check("DDP-049", worlds=MANY, beyond=False, scenarios={
-    "copies": ({"find_unused_parameters": True}, False),
-    "views": ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, False),
-    "delayed": ({}, True),
+    "copies": ({"find_unused_parameters": True}, False, False),
+    "views": ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, False, False),
+    "views, behind a failure": ({"find_unused_parameters": True, "gradient_as_bucket_view": True}, False, True),
+    "delayed": ({}, True, False),
 })  # fmt: skip
 def test_a_fused_optimizer_of_a_model_that_is_laid_out_anew_steps_as_in_one_process(ranks, scenario):
-    (options, delays), world, alone = scenario, ranks.world, Matrices()
+    (options, delays, fails), world, alone = scenario, ranks.world, Matrices()
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
     for iteration in range(3):
         optimizer.zero_grad()
@@ -240,7 +256,11 @@ def test_a_fused_optimizer_of_a_model_that_is_laid_out_anew_steps_as_in_one_proc
             data = models.divisible_scalar(rank, iteration)
             (alone(data, delays or rank == iteration % world).sum() / world).backward()
         optimizer.step()
-    for rank, weights in enumerate(ranks(step_after_a_turn, options, delays)):
+    for rank, (error, weights) in enumerate(ranks(step_after_a_turn, options, delays, fails)):
+        if fails and error is not None and REFUSED in error.text:
+            ranks.at_limit("after a backward that failed, the next forward is refused")
+            return
+        assert error is None, f"rank {rank}: {error}"
         assert weights == numbers(alone.named_parameters()), f"rank {rank}"
 
 

@@ -303,8 +303,8 @@ class DistributedDataParallel(Follower, nn.Module):
         if iteration.session is not None and not (recorded and self._uneven.unbroken):
             iteration.session.refuse_to_go_on()  # before the reducer forgets what has raised; else the roll call does
         if recorded:
-            reducer.notice_changes()
             reducer.check_finished()
+            reducer.notice_changes()
         if sync:
             reducer.times.forward_start = time.time_ns()
         iteration.training = self.training

@@ -49,7 +49,7 @@ def casting_brings_removed_hooks_back() -> None:
 @defect("DDP-062", "DDP-060")
 def an_evaluation_complains() -> None:
     """A forward without gradients complains of what the last backward has left out, and ends one that goes on."""
-    edit("if recorded:\n        reducer.notice_changes()", "if True:\n        reducer.notice_changes()")
+    edit("if recorded:\n        reducer.check_finished()", "if True:\n        reducer.check_finished()")
 
 
 @defect("DDP-062")

@@ -120,7 +120,7 @@ def parameters_that_are_outputs_begin_a_backward() -> None:
 @defect("DDP-077")
 def a_cast_is_noticed_by_synchronised_forwards_alone() -> None:
     """After a cast past the wrapper, forwards under no_sync are watched on the nodes from before."""
-    edit("if recorded:\n        reducer.notice_changes()", "if sync:\n        reducer.notice_changes()")
+    edit("        reducer.notice_changes()\n", "        if sync:\n            reducer.notice_changes()\n")
 
 
 @defect("DDP-062", "DDP-072")

@@ -72,6 +72,12 @@ def what_takes_no_gradients_is_watched_for_them() -> None:
 def gradients_cannot_be_watched_from_inference_mode_on() -> None:
     """A context that only evaluates, in inference mode, cannot be entered once the model was laid out anew."""
     edit("with outside_transforms(), torch.inference_mode(False):", "with outside_transforms():")
+def a_backward_that_failed_hides_what_has_changed_since() -> None:
+    """What was done to the model behind a backward that failed is looked at before that one is given up."""
+    edit(
+        "        reducer.check_finished()\n        reducer.notice_changes()\n",
+        "        reducer.notice_changes()\n        reducer.check_finished()\n",
+    )
 
 
 @defect("DDP-049")
