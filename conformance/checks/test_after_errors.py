@@ -11,8 +11,8 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done, summing
 from conformance.fixtures.errors import BadBatch, Wrong, each_and_on, fail
-from conformance.fixtures.observing import TINY_MIB, trained, wrapped
-from conformance.fixtures.training import gradients, numbers, private
+from conformance.fixtures.observing import TINY_MIB, mean_of_all, mine, trained, wrapped
+from conformance.fixtures.training import gradient, gradients, numbers, private
 from conformance.ranks import caught
 
 WORLDS = (2,)
@@ -441,3 +441,35 @@ def test_a_backward_that_follows_a_failed_one_is_averaged(ranks):
     inputs = [[models.divisible(rank, 2 * n + n % 2) for rank in range(world)] for n in range(4)]
     expected = [numbers(oracle.averaged_gradients(models.Parts(), each, world).items()) for each in inputs]
     assert ranks(fail_and_try_again_in_every_way) == [dict.fromkeys(WAYS, expected)] * world
+
+
+# -- and one of another model, with which the failed one's has a layer in common
+
+
+def fail_in_one_of_two(ctx, options):
+    """Of two models with their first layer in common one fails, in its own layer, before the other goes on."""
+    shared, told = models.scalar().to(ctx.device), []
+    pair = [wrapped(ctx, nn.Sequential(shared, models.scalar()), **options) for _ in range(2)]
+
+    def train():
+        for place, fails in enumerate((False, False, False, False, True, False, False, False)):
+            model = pair[place % 2 if place < 6 else 7 - place]  # twice in a row, behind the failure
+            model.zero_grad()
+            if fails:
+                with model.module[1].weight.register_hook(fail):
+                    assert caught(model(mine(ctx)).sum().backward) is not None
+            else:
+                model(mine(ctx)).sum().backward()
+                told.append([gradient(layer.weight) for layer in model.module])
+
+    return caught(train), told
+
+
+@check("DDP-049", worlds=MANY, beyond=False, scenarios=WAYS)
+def test_what_one_model_has_failed_in_is_no_part_of_anothers_backwards(ranks, scenario):
+    for rank, (error, told) in enumerate(ranks(fail_in_one_of_two, scenario)):
+        if error is not None and REFUSED in error.text:
+            ranks.at_limit("after a backward that failed, the next forward is refused")
+            return
+        assert error is None, f"rank {rank}: {error}"
+        assert told == [[mean_of_all(ranks.world)] * 2] * 7, f"rank {rank}"

@@ -153,6 +153,8 @@ class Reducer:
         self._armed_in = -1
         #: whether that one has raised, though another runs now
         self._failed_before = False
+        #: while FILLING: whether that one has raised, so that what arrives comes with others until an output tells
+        self._has_raised = False
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
         #: what a backward has left out while the module held it
@@ -514,6 +516,8 @@ class Reducer:
             if not passed and not self.usage.wrote_itself(index, gradient):
                 gradient = None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
+            if self._has_raised:
+                return
             if self.phase is Phase.IDLE and not self._begins_late(index):
                 if received and self.forwards.was_reduced(kernels.backward_id()):
                     self.usage.refuse_late(index)
@@ -524,6 +528,8 @@ class Reducer:
     def should_be_full(self, place: int) -> None:
         """The parameter that completed bucket ``place`` last time has accumulated."""
         with self.turn:
+            if self._has_raised:
+                return
             if self.phase is Phase.IDLE:
                 self._perhaps_unnoticed(kernels.backward_id())
                 return
@@ -630,6 +636,7 @@ class Reducer:
         """It has raised; what follows from that, the next forward decides. Until then the program may clear gradients
         in place, which nothing may undo, and go on with other collectives, while the others still wait for rows."""
         with self.turn, torch.no_grad():
+            self._has_raised = self.phase is Phase.FILLING and self._armed and self._pending.noticeable
             self.queue.part_with_flights()
             if self._armed_in >= 0 and all(each.phase is Phase.IDLE or each._only_reads for each in list(_reducers)):
                 with suppress(Exception):  # a peer is lost, say: what this backward has raised comes first
@@ -745,7 +752,7 @@ class Reducer:
         if self._armed and self.phase is Phase.FILLING:
             self._pending.spent = False  # it has come to nothing, and may be tried again through the same graph
         self.phase = Phase.IDLE
-        self._armed = self._failed_before = False
+        self._armed = self._failed_before = self._has_raised = False
         self._entered_at = None
         self.iteration.futures.clear()
 

@@ -18,6 +18,12 @@ from impl.ddp.usage import Usage
 from ..planting import defect, edit, swap
 
 
+@defect("DDP-049")
+def what_has_failed_counts_what_comes_with_others() -> None:
+    """Behind a backward that has raised, gradients that come with another model's are counted as its own."""
+    edit("self._has_raised = self.phase is", "self._has_raised = False and self.phase is")
+
+
 @defect("DDP-062")
 def accumulated_arrivals_are_forgotten_in_the_first_bucket_only() -> None:
     """Arrivals under ``no_sync`` stay noted in all buckets but the first, and stand for gradients that are
