@@ -347,6 +347,23 @@ def test_buffers_are_looked_up_anew_for_hooks_and_broadcasts(ranks):
     assert ranks(add_a_buffer_later) == [[5, 5, 5]] * ranks.world
 
 
+def look_up_by_hand(ctx):
+    """The buffers that are known once one has been registered and looked up, and tensors sent by the last rank."""
+    model, sent = counting(ctx), [torch.full((3,), 5.0 + ctx.rank, device=ctx.device) for _ in range(2)]
+    model.module.register_buffer("later", torch.zeros(3, device=ctx.device))
+    private(model, "_assign_modules_buffers")()
+    known = sorted(private(model, "named_module_buffers")), len(private(model, "modules_buffers"))
+    private(model, "_distributed_broadcast_coalesced")(sent[:1], 8, ctx.world - 1)
+    private(model, "_default_broadcast_coalesced")(sent[1:], 8, ctx.world - 1)
+    return known, [each.tolist() for each in sent]
+
+
+@check("DDP-084", worlds=MANY, beyond=False)
+def test_buffers_are_looked_up_and_sent_by_hand_too(ranks):
+    sent = [[5.0 + ranks.world - 1] * 3] * 2
+    assert ranks(look_up_by_hand) == [((["count", "later"], 2), sent)] * ranks.world
+
+
 @check("DDP-084")
 def test_a_buffer_that_the_module_replaced_is_followed(ranks):
     assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0, 300.0]] * ranks.world
