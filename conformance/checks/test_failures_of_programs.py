@@ -155,6 +155,32 @@ def test_a_rank_that_is_killed_is_missed_at_once_though_a_child_of_it_lives_on(r
     others_are_told(ranks, leave_a_child_behind, env=NEVER)
 
 
+def let_children_end(ctx, ends):
+    """The last rank forks children, as programs do to save something meanwhile; the gradients of iterations behind
+    the end of each, for which the others wait."""
+    model, seen = ddp(ctx, models.scalar()), []
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    for iteration, (end, _) in enumerate(ends):
+        model.zero_grad()
+        if ctx.rank == ctx.world - 1:
+            time.sleep(MEETS_S)
+            child = os.fork()
+            if not child:
+                end()
+            os.waitpid(child, 0)
+            time.sleep(MEETS_S)
+        model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+        seen.append(gradient(model.module.weight))
+    return seen
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), deadline_s=DEADLINE_S)
+def test_a_child_that_ends_is_not_taken_for_its_parent(ranks):
+    ends = list(ENDS.values())
+    means = scalar_means((len(ends),) * ranks.world)
+    assert ranks(let_children_end, ends) == [means] * ranks.world
+
+
 def stand_still_for_too_long(ctx):
     """Rank 1 is stopped for longer than it is waited for, and then goes on.
 
