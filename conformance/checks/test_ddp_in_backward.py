@@ -426,6 +426,7 @@ def test_a_users_optimizer_whose_step_takes_nothing_is_fused_or_refused(ranks):
         else:
             assert error.is_a(RuntimeError) or error.is_a(ValueError), error
             assert weight == [1.0], "what was refused has stepped"
+            ranks.at_limit("an optimizer whose step takes nothing is not fused")
 
 
 def fuse_with_delayed_ones(ctx):
