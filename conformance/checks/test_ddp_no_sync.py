@@ -292,6 +292,7 @@ def test_a_parameter_used_only_inside_counts_as_used_also_after_a_cast_or_the_ca
         assert plain == {"a.weight": [2 * mean], "b.weight": [mean]}
         if refused is not None:
             assert refused.is_a(RuntimeError), refused
+            ranks.at_limit("a model that was cast after wrapping is refused")
         else:
             assert cast == plain, f"rank {rank}, after a cast"
 

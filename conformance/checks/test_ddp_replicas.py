@@ -436,4 +436,6 @@ def test_a_model_that_was_cast_after_wrapping_is_averaged_or_refused(ranks):
                 assert found != mean, f"rank {rank}, {job}: gradients are rounded to the former dtype"
                 local = isinstance(found, float) and found != mean * FINE
                 assert not local, f"rank {rank}, {job} goes on with local gradients: {found}"
-                assert found == mean * FINE or is_refusal(found, "param"), f"rank {rank}, {job} got {found}"
+                if found != mean * FINE:
+                    assert is_refusal(found, "param"), f"rank {rank}, {job} got {found}"
+                    ranks.at_limit("a model that was cast after wrapping is refused")
