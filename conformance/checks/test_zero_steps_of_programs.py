@@ -465,9 +465,12 @@ def copy_or_be_refused(ctx, views):
 @check("ZERO-008", worlds=MANY)
 def test_a_copied_optimizer_goes_on_with_copies_of_the_parameters_or_copying_is_refused(ranks):
     for views in (False, True):
-        for rank, (error, gaps) in enumerate(ranks(copy_or_be_refused, views)):
+        told = ranks(copy_or_be_refused, views)
+        for rank, (error, gaps) in enumerate(told):
             assert error is None or error.is_a(TypeError), f"rank {rank}, {views=}: {error}"
             assert error is not None or gaps == [None], f"rank {rank}, {views=}: {gaps}"
+        if any(error for error, _ in told):
+            ranks.at_limit("an optimizer is not copied" + " with bucket views" * views)
 
 
 class Restless(torch.optim.SGD):
@@ -532,9 +535,12 @@ def copy_restless_or_be_refused(ctx):
 
 @check("ZERO-008", worlds=MANY, beyond=False)
 def test_a_copied_optimizer_goes_on_with_what_else_the_local_one_keeps_or_copying_is_refused(ranks):
-    for rank, (error, gaps) in enumerate(ranks(copy_restless_or_be_refused)):
+    told = ranks(copy_restless_or_be_refused)
+    for rank, (error, gaps) in enumerate(told):
         assert error is None or error.is_a(TypeError), f"rank {rank}: {error}"
         assert error is not None or gaps == [None, None], f"rank {rank}: {gaps}"
+    if any(error for error, _ in told):
+        ranks.at_limit("an optimizer that keeps more than its state is not copied")
 
 
 # -- ZERO-008: parameters of a class of their own
