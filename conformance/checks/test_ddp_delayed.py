@@ -371,6 +371,7 @@ def test_a_delayed_gradient_that_comes_after_the_trigger_is_averaged_or_refused(
             assert seen == [expected], f"rank {rank}"
         else:
             assert error.is_a(RuntimeError), error
+            ranks.at_limit("a delayed gradient that comes after the trigger is refused")
 
 
 # -- DDP-126: accumulation
@@ -588,6 +589,7 @@ def test_delayed_gradients_are_averages_also_of_a_model_that_was_changed_or_that
             if error is not None:
                 assert error.is_a(RuntimeError), error
                 assert seen[:2] == [True, True], f"rank {rank}, {zeroed=}"
+                ranks.at_limit("a model with delayed gradients that was changed amid training is refused")
             else:
                 assert seen == [True] * 5, f"rank {rank}, {zeroed=}"
 
