@@ -179,7 +179,9 @@ class Ranks:
     def at_limit(self, note: str) -> None:
         """Say that the subject showed a documented weakness (a LIMIT clause) instead of exceeding it.
 
-        Only for weaknesses that do no silent harm: never for wrong numbers, a hang, or a lasting side effect.
+        Only for weaknesses that do no silent harm: never for wrong numbers, a hang, or a lasting side effect. A check
+        that accepts a refusal in place of a right result says so here: what a subject does right today could turn
+        into an error unseen.
         """
         self.notes.append(note)
 
