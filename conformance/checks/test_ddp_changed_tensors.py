@@ -37,6 +37,12 @@ def two_parts():
     return made
 
 
+def averages_of_two_parts(world, iterations):
+    """By iteration, what one process averages of the ranks' ``data``."""
+    batches = [[data(rank, iteration) for rank in range(world)] for iteration in range(iterations)]
+    return [numbers(oracle.averaged_gradients(two_parts(), each, world).items()) for each in batches]
+
+
 def turned(tensor):
     """The same numbers, laid out column by column."""
     return tensor.t().contiguous().t() if tensor.dim() == 2 else tensor.clone()
@@ -423,10 +429,7 @@ def cast_and_cast_back(ctx):
 
 @check("DDP-034", worlds=MANY, beyond=False)
 def test_a_model_that_was_cast_and_cast_back_is_averaged_or_refused(ranks):
-    means = []
-    for iteration in range(5):
-        batches = [data(rank, iteration) for rank in range(ranks.world)]
-        means.append(numbers(oracle.averaged_gradients(two_parts(), batches, ranks.world).items()))
+    means = averages_of_two_parts(ranks.world, 5)
     for rank, (error, told) in enumerate(ranks(cast_and_cast_back)):
         if error is not None:
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"
@@ -477,11 +480,7 @@ def evaluate_in_inference_mode(ctx):
 
 @check("DDP-049", worlds=MANY, beyond=False)
 def test_a_context_may_be_entered_in_inference_mode_with_weights_that_were_laid_out_anew(ranks):
-    expected = []
-    for iteration in range(4):
-        batches = [data(rank, iteration) for rank in range(ranks.world)]
-        expected.append(numbers(oracle.averaged_gradients(two_parts(), batches, ranks.world).items()))
-    assert ranks(evaluate_in_inference_mode) == [expected] * ranks.world
+    assert ranks(evaluate_in_inference_mode) == [averages_of_two_parts(ranks.world, 4)] * ranks.world
 
 
 def wrap_in_inference_mode(ctx):
