@@ -322,6 +322,48 @@ def test_an_interrupted_wait_ends_and_so_does_the_program(ranks, scenario):
         assert end.value, f"rank {rank} was not interrupted"
 
 
+def fail_of_itself(ctx, hooked, inside):
+    """Rank 0 fails while the others compute, behind what it has begun and they have not, and takes its groups down.
+    Then they do; whether all could."""
+    model = ddp(ctx, models.chain(2), bucket_cap_mb=1e-5, process_group=dist.new_group())
+    if hooked:
+        model.register_comm_hook(model.process_group, ctx.subject.default_hooks.allreduce_hook)
+    with contextlib.suppress(BadBatch), ctx.subject.Join([model]) if inside else contextlib.nullcontext():
+        for iteration in range(3):  # the buckets are settled after two
+            if ctx.rank != 0 and iteration == 2:
+                ctx.store.wait(["done"])
+                raise BadBatch
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if ctx.rank == 0 and iteration == 2:
+                if inside:
+                    raise BadBatch
+                model.module[0].weight.register_hook(interrupted_by(BadBatch))
+            loss.backward()
+    del model, loss
+    gc.collect()
+    dist.destroy_process_group()
+    others = [f"rank {rank} is done" for rank in range(1, ctx.world)]
+    if ctx.rank != 0:
+        ctx.store.set(others[ctx.rank - 1], "")
+    else:
+        ctx.store.set("done", "")
+        ctx.store.wait(others)
+        time.sleep(MEETS_S)  # what it had begun fails now
+    return True
+
+
+@check(
+    "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+    scenarios={"in a backward": (False, False), "in one with a hook": (True, False), "in a context": (False, True)},
+)  # fmt: skip
+def test_a_rank_that_fails_ends_its_groups_though_others_have_not_begun_what_it_has(ranks, scenario):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(fail_of_itself, *scenario, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value, f"rank {rank} did not end"
+
+
 def interrupt_waits_shortly_before_their_end(ctx):
     """Rank 0 waits for the others' gradients and gets a signal meanwhile. How often its handler has raised an error,
     and how often that has come out of the backward."""

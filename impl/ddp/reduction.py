@@ -304,8 +304,13 @@ class BucketQueue:
     def abandon(self) -> bool:
         """Forget what is under way; whether there was anything, and its buffers must be left to it."""
         left = bool(self.flights or self._shadow_flights)
+        if left:  # nobody knows whether it ends: the other ranks may never begin it
+            self.iteration.team.abandon()
         self.flights, self._shadow_flights = [], []
         return left
+
+    def __del__(self) -> None:
+        self.abandon()  # a model may go with its failed backward
 
 
 class Reduction:

@@ -80,6 +80,7 @@ class BaseSession(ABC):
     def report(self, error: BaseException) -> None:
         """This rank leaves the block by ``error``: tell the peers."""
         self._failures.report(error)
+        self.team.abandon()  # they need not begin what this rank has begun
 
     def end(self) -> None:
         """Everybody has run out; the post hooks come next, and notifications are vacuous."""

@@ -168,6 +168,24 @@ def a_hook_that_a_handlers_error_interrupts_is_waited_for() -> None:
 
 
 @defect("DDP-049")
+def a_failed_backward_is_waited_for() -> None:
+    """What a failed backward has begun is waited for at the end of the program, or ends it by an abort."""
+    edit("self.iteration.team.abandon()", "pass", within="BucketQueue.abandon")
+
+
+@defect("DDP-049")
+def a_model_goes_without_a_word_of_its_failed_backward() -> None:
+    """A model that is dropped behind a failed backward leaves what that has begun to the end of the program."""
+    edit("self.abandon()", "pass", within="BucketQueue.__del__")
+
+
+@defect("DDP-049")
+def messages_of_a_failed_context_are_waited_for() -> None:
+    """A rank that fails in a context waits at its end for the peers to answer its last message."""
+    edit("self.team.abandon()", "pass", within="BaseSession.report")
+
+
+@defect("DDP-049")
 def a_handlers_error_is_taken_for_the_end_of_a_slice() -> None:
     """What a signal handler raises in a wait is lost where the collective ends before the wait looks."""
     edit("if _is_of_a_handler(error, self.work):", "if False:", within="Pending._wait_in_slices")
