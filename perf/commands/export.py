@@ -57,7 +57,7 @@ def _write(frame: pd.DataFrame, form: str, place: str) -> None:
 
 def _inert(frame: pd.DataFrame) -> pd.DataFrame:
     """Nothing in a name or a reason is a formula."""
-    texts = map(str, pd.unique(frame.select_dtypes("str").to_numpy().ravel()))
+    texts = map(str, pd.unique(frame.select_dtypes(exclude=["number", "bool"]).to_numpy().ravel()))
     return frame.replace({text: inert(text) for text in texts if text != inert(text)})
 
 

@@ -13,6 +13,7 @@ from perf.__main__ import main
 from perf.analyse import derived, noise
 from perf.analyse.frames import cells, samples
 from perf.analyse.ratio import median_ns
+from perf.commands.export import _inert
 from perf.measure.rows import FAILED
 from perf.tests.made_up import record, rows
 
@@ -96,6 +97,13 @@ def test_a_csv_reads_back_and_holds_no_formula(made, place, capsys):
     assert set(frame["record"]) == {"mine.jsonl"}
     assert frame["time_ns"][0] == median_ns(made[0])
     assert frame["reason"][1] == f"'{FORMULA}"
+
+
+def test_no_text_is_a_formula_whatever_pandas_calls_its_type():
+    kept = pd.DataFrame({"word": [FORMULA, None], "number": [-1.5, math.nan]})
+    for frame in (kept, kept.astype(object)):  # before pandas 3 a text is an object
+        assert _inert(frame)["word"][0] == f"'{FORMULA}"
+        assert _inert(frame)["number"][0] == -1.5
 
 
 def test_json_is_exact_and_strict(made, place, tmp_path):
