@@ -132,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .simulate.power import power
 
                 _above_zero("series", given.series)
+                _not_negative("seed", given.seed)
                 out = Path(given.out) if given.out else None
                 if out is not None and opened(out.parent) and out.is_dir():
                     raise HistoryError(f"{out} is a folder; name a file with --out")
@@ -183,6 +184,11 @@ def _run_gpu(given: argparse.Namespace) -> int:
 def _above_zero(name: str, number: int) -> None:
     if number < 1:
         raise HistoryError(f"{name} {number} is not a whole number above 0; give for example --{name} 2")
+
+
+def _not_negative(name: str, number: int) -> None:
+    if number < 0:
+        raise HistoryError(f"{name} {number} is below 0; give for example --{name} 7")
 
 
 def _existing(folder: str) -> Path:
@@ -250,6 +256,7 @@ def _simulate(given: argparse.Namespace) -> int:
 
     _above_zero("nights", given.nights)
     _above_zero("cells", given.cells)
+    _not_negative("seed", given.seed)
     folder = Path(given.folder)
     if folder.exists():
         raise HistoryError(f"{folder} exists already: a simulated year is not mixed with anything; name a new folder")

@@ -50,6 +50,8 @@ LINES = [
     ("simulate new --nights x", "invalid int value: 'x'"),
     ("simulate new --cells 0", "cells 0 is not a whole number above 0"),
     ("simulate in_the_way/x --nights 2 --cells 1", "cannot write into in_the_way/x"),
+    ("simulate new --nights 2 --seed -1", "seed -1 is below 0; give for example --seed 7"),
+    ("power --series 1 --seed -1", "seed -1 is below 0"),
     ("power --series 0", "series 0 is not a whole number above 0"),
     ("power --series x", "invalid int value: 'x'"),
     ("power --series 1 --out in_the_way/x", "cannot write into in_the_way"),
