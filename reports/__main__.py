@@ -157,6 +157,7 @@ def _run_nightly(given: argparse.Namespace) -> int:
     _above_zero("world", given.world)
     budget_s, clauses_s, out = seconds(given.budget), seconds(given.clauses_within), Path(given.out)
     name = named(name)
+    _ensure_outside(out, Path(given.history))
     ensure_subjects(given.subject, [conformance, perf])
     history = opened(Path(given.history))
     return nightly(
@@ -197,6 +198,11 @@ def _existing(folder: str) -> Path:
     return Path(folder)
 
 
+def _ensure_outside(out: Path, history: Path) -> None:
+    if out.resolve().is_relative_to(history.resolve()):
+        raise HistoryError(f"{out} lies in the history, whose folders are machines and nights; choose another --out")
+
+
 def _judge(history: Path) -> int:
     from .judging import judge
     from .nightly.verdict import explained, summary
@@ -214,8 +220,9 @@ def _dashboard(given: argparse.Namespace) -> int:
     from .dashboard import build
     from .judging import judge
 
-    history, out = _existing(given.history), opened(Path(given.out))
-    print(build(judge(history), history, out, raw=given.raw))
+    history, out = _existing(given.history), Path(given.out)
+    _ensure_outside(out, history)
+    print(build(judge(history), history, opened(out), raw=given.raw))
     return 0
 
 

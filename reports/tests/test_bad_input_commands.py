@@ -34,6 +34,8 @@ LINES = [
     ("judge notes-only", "holds no night that can be read"),
     ("dashboard absent", "there is no history at absent"),
     ("dashboard folder --out in_the_way", "cannot write into in_the_way: File exists; choose another folder"),
+    ("dashboard folder --out folder/page", "folder/page lies in the history"),
+    (f"nightly --history new --out new {OWN}", "lies in the history, whose folders are machines and nights"),
     ("dashboard folder --raw maybe", "invalid choice: 'maybe'"),
     ("export folder nope", "invalid choice: 'nope'"),
     ("export folder csv --view nope", "invalid choice: 'nope'"),
