@@ -10,7 +10,7 @@ WORLDS  ?=
 SELECT  ?=
 OUT     ?= out/conformance
 JOBS    ?= 2
-CONFORMANCE_JOBS = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),4)
+CONFORMANCE_JOBS = $(call given,JOBS,4)
 RESUME  ?=
 POISON  ?=
 ARGS    ?=
@@ -18,8 +18,7 @@ ARGS    ?=
 WORLD     ?= 2
 SWEEP     ?= default
 BUDGET    ?=
-PERF_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/perf)
-PERF_BACK  = $(if $(filter command line environment,$(origin BACKEND)),$(BACKEND),auto)
+PERF_BACK  = $(call given,BACKEND,auto)
 
 # hosts on this machine, over a network: make perf HOSTS=4 NET=1gbit
 HOSTS     ?=
@@ -34,20 +33,16 @@ OVER_HOSTS = $(if $(HOSTS),--hosts '$(HOSTS)' --net '$(NET)' $(DELAYED) $(BESIDE
 
 HISTORY     ?= history
 SERIES      ?= 1000
-PAGE_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/dashboard)
 MINUTES     ?= 25
 MUTANTS     ?= 200
 KILLS       ?= 200
 SEED        ?=
-GPU_OUT      = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/gpu)
-EXPLORE_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/explore)
 EXPLORE     ?= 2
-FAULTS_OUT   = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/faults)
-SOAK_OUT     = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/soak)
 TENTH       ?=
 STRICT      ?=
-SEED        ?=
-NIGHTLY_OUT  = $(if $(filter command line environment,$(origin OUT)),$(OUT),out/nightly)
+
+# a variable's value if the user has given it, else another than its default here
+given = $(if $(filter command environment,$(origin $(1))),$($(1)),$(2))
 
 # whether a variable that is 1 or 0 is 1
 is_on = $(if $(filter-out 0 1,$($(1))),$(error $(1) is 1 or 0, not '$($(1))'))$(filter 1,$($(1)))
@@ -72,13 +67,13 @@ help:
 	@echo "                   POISON=1 keeps NaN in the buffers of collectives in flight, to see who reads or writes too early"
 	@echo "make conformance-full   every case, at 1, 2, 3, 4 and 8 ranks; goes on where an earlier run stopped"
 	@echo "make clauses       list the guarantees and the checks that decide them   SELECT='JOIN-*'"
-	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(PERF_OUT)"
+	@echo "make perf          measure a sweep   WORLD=$(WORLD) SWEEP=$(SWEEP) BACKEND=auto BUDGET=10m SUBJECT=$(SUBJECT) OUT=$(call given,OUT,out/perf)"
 	@echo "                   on hosts of this machine, over a network: HOSTS=4 NET=1gbit (conformance, too)"
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make rounding      what rounding and mistakes do to every workload, at 1 to 16 ranks, against what is allowed"
-	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(NIGHTLY_OUT) BUDGET=30m"
+	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(call given,OUT,out/nightly) BUDGET=30m"
 	@echo "                   then explore ours for EXPLORE=$(EXPLORE) minutes (0: not at all)"
-	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(PAGE_OUT)"
+	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(call given,OUT,out/dashboard)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
 	@echo "make board         judge implementations from elsewhere, too; a page on who keeps what   COLUMNS=torch,megatron"
@@ -124,13 +119,13 @@ conformance: $(READY)
 
 # Goes on by itself with what an earlier run of the same question left unfinished in OUT.
 conformance-full: $(READY)
-	$(JUDGE) --tier full --resume possible $(if $(WORLDS),--worlds '$(WORLDS)') $(ARGS)
+	$(JUDGE) --tier full --resume possible $(if $(WORLDS),--worlds '$(WORLDS)') $(if $(call is_on,POISON),--poison) $(ARGS)
 
 clauses: $(READY)
 	$(RUN) -m conformance clauses --select '$(or $(SELECT),*)' $(ARGS)
 
 perf: $(READY)
-	$(RUN) -m perf run $(OVER_HOSTS) --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(PERF_OUT)' --charts $(ARGS)
+	$(RUN) -m perf run $(OVER_HOSTS) --sweep '$(SWEEP)' --backend '$(PERF_BACK)' --budget '$(BUDGET)' --subject '$(SUBJECT)' --out '$(call given,OUT,out/perf)' --charts $(ARGS)
 
 perf-list: $(READY)
 	$(RUN) -m perf list $(ARGS)
@@ -140,45 +135,45 @@ rounding: $(READY)
 
 # From the command line only: shells and terminals have a COLUMNS of their own.
 board: $(READY)
-	$(RUN) -m conformance board --columns '$(or $(if $(filter command,$(origin COLUMNS)),$(COLUMNS)),*)' --jobs '$(JOBS)' --out out/board $(ARGS)
+	$(RUN) -m conformance board --columns '$(or $(if $(filter command,$(origin COLUMNS)),$(COLUMNS)),*)' --jobs '$(JOBS)' --out '$(call given,OUT,out/board)' $(ARGS)
 
 defects: $(READY)
 	$(RUN) -m conformance defects --select '$(or $(SELECT),*)' --jobs '$(JOBS)' $(ARGS)
 
 protocol: $(READY)
-	$(RUN) -m conformance protocol --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)' --jobs '$(JOBS)' $(ARGS)
+	$(RUN) -m conformance protocol --minutes '$(call given,MINUTES,10)' --jobs '$(JOBS)' $(ARGS)
 power: $(READY)
-	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
+	$(RUN) -m conformance power --mutants '$(MUTANTS)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(call given,OUT,out/power)' $(if $(wildcard $(HISTORY)),--history '$(HISTORY)') $(ARGS)
 
 repros: $(READY)
 	REPROS=all $(RUN) -m pytest conformance/tests/test_repros.py conformance/tests/test_foreign_repros.py -rs $(ARGS)
 
 # Goes on by itself with an unfinished record of the same cells in OUT.
 faults: $(READY)
-	@$(RUN) -m conformance faults --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --select '$(or $(SELECT),*)' $(if $(call is_on,TENTH),--tenth) $(if $(SEED),--seed '$(SEED)') $(if $(STRICT),$(if $(call is_on,STRICT),,--no-strict)) --jobs '$(JOBS)' --out '$(FAULTS_OUT)' $(ARGS)
+	@$(RUN) -m conformance faults --subject '$(call given,SUBJECT,impl)' --select '$(or $(SELECT),*)' $(if $(call is_on,TENTH),--tenth) $(if $(SEED),--seed '$(SEED)') $(if $(STRICT),$(if $(call is_on,STRICT),,--no-strict)) --jobs '$(JOBS)' --out '$(call given,OUT,out/faults)' $(ARGS)
 
 soak: $(READY)
-	@$(RUN) -m conformance soak --subject '$(if $(filter command line environment,$(origin SUBJECT)),$(SUBJECT),impl)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),20)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(SOAK_OUT)' $(ARGS)
+	@$(RUN) -m conformance soak --subject '$(call given,SUBJECT,impl)' --minutes '$(call given,MINUTES,20)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(call given,OUT,out/soak)' $(ARGS)
 
 # Goes on by itself with an unfinished exploration of the same SEED in OUT.
 explore: $(READY)
-	@$(RUN) -m conformance explore --subject '$(SUBJECT)' --minutes '$(if $(filter command line environment,$(origin MINUTES)),$(MINUTES),10)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(EXPLORE_OUT)' $(ARGS)
+	@$(RUN) -m conformance explore --subject '$(SUBJECT)' --minutes '$(call given,MINUTES,10)' --seed '$(SEED)' --jobs '$(JOBS)' --out '$(call given,OUT,out/explore)' $(ARGS)
 
 # make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
 nightly: $(READY)
-	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(NIGHTLY_OUT)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS); status=$$?; \
+	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(call given,OUT,out/nightly)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS); status=$$?; \
 	if [ '$(EXPLORE)' != 0 ]; then \
-	  $(RUN) -m conformance explore --subject impl --minutes '$(EXPLORE)' --out '$(NIGHTLY_OUT)/explore' || status=1; \
+	  $(RUN) -m conformance explore --subject impl --minutes '$(EXPLORE)' --out '$(call given,OUT,out/nightly)/explore' || status=1; \
 	fi; exit $$status
 
 dashboard: $(READY)
-	$(RUN) -m reports dashboard '$(HISTORY)' --out '$(PAGE_OUT)' $(ARGS)
+	$(RUN) -m reports dashboard '$(HISTORY)' --out '$(call given,OUT,out/dashboard)' $(ARGS)
 
 judge-power: $(READY)
 	$(RUN) -m reports power --series '$(SERIES)' $(ARGS)
 
 gpu: $(READY)
-	@$(RUN) -m reports gpu --minutes '$(MINUTES)' --out '$(GPU_OUT)' $(ARGS)
+	@$(RUN) -m reports gpu --minutes '$(MINUTES)' --out '$(call given,OUT,out/gpu)' $(ARGS)
 
 # Small runs of the suite, perf, the nightly and the board, killed at random moments: what was recorded must stay.
 kill-test: $(READY)

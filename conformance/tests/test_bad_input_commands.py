@@ -273,6 +273,7 @@ def test_more_ranks_than_there_are_gpus_is_bad_input(place, capsys):
 SWITCHES = [
     ("TENTH", "faults", "--tenth"), ("STRICT", "faults", "--no-strict"),
     ("RESUME", "conformance", "--resume"), ("POISON", "conformance", "--poison"),
+    ("POISON", "conformance-full", "--poison"),
 ]  # fmt: skip
 
 
@@ -290,3 +291,10 @@ def test_make_takes_1_and_0_for_what_is_on_or_off_and_nothing_else():
         assert has == {"1": name != "STRICT", "0": name == "STRICT", "no": False}, name
         assert [given["1"].returncode, given["0"].returncode, given["no"].returncode] == [0, 0, 2]
         assert f"{name} is 1 or 0, not 'no'" in given["no"].stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="not run: no make")
+@pytest.mark.parametrize("command", ["conformance", "conformance-full", "perf", "nightly", "dashboard", "gpu", "board",
+                                     "explore", "power", "faults", "soak"])  # fmt: skip
+def test_make_writes_where_out_says(command):
+    assert "--out 'elsewhere'" in said_by_make(f"{command} OUT=elsewhere").stdout
