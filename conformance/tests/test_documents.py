@@ -47,6 +47,14 @@ def test_environment_variables_that_the_code_reads_are_documented():
     assert read == table
 
 
+def test_variables_of_make_are_documented():
+    variables = re.findall(r"^(\w+) +\?=|origin (\w+)\)", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    table = (ROOT / "docs/commands.md").read_text().partition("## Environment variables")[0]
+    first_cells = re.findall(r"^\|([^|]*)\|", table, flags=re.MULTILINE)
+    named = {name for cell in first_cells for name in re.findall("`(.+?)`", cell)}
+    assert {one or other for one, other in variables} == named
+
+
 def test_make_help_names_every_target():
     said = subprocess.run(["make", "help", "SETUP=0", "PYTHON=python3"], cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
