@@ -18,12 +18,13 @@ STATUSES = """exit status:
   130 interrupted; finished cells are kept, and the same command continues"""
 
 COMPARES = """The times of B over those of A, series by series, with 95 % intervals. Subjects of one record are paired
-round by round. Runs are not: each counts as one number (Welch's test of their logarithms), and four of each side are
-the fewest that tell anything. Verdicts are corrected for the number of series (Benjamini and Hochberg)."""
+round by round, six rounds at the least. Runs are not: each counts as one number (Welch's test of their logarithms), and
+four of each side are the fewest that tell anything. Verdicts are corrected for the number of series (Benjamini and
+Hochberg)."""
 SLOWER = """exit status:
   0   nothing in B is clearly slower
   1   a slow-down: its interval is clear of 1, more than chance does among so many series
-  2   bad input; or too few runs to tell anything"""
+  2   bad input; or too few runs or rounds to tell anything"""
 EXPORTS = """Records as one tidy table: a row for each cell, or with --samples for each sample and rank of each phase.
 Every row says which record, series and group it is of, and has the value of every axis."""
 COLUMNS = """columns, with their units (_ns, _mib, _bytes, _per_s) in the names; what a cell does not have is empty:

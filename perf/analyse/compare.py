@@ -62,8 +62,8 @@ class Comparison:
 
     @property
     def undecidable(self) -> bool:
-        """Whether there are too few runs to tell anything of any series."""
-        return all(line.said == FEW for line in self.lines)
+        """Whether there are too few runs, or rounds, to tell anything of any series."""
+        return not any(line.found.known for line in self.lines)
 
 
 # -- subjects of one record

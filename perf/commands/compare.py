@@ -22,7 +22,7 @@ SLOWER, UNDECIDED = 1, 2
 
 
 def compared(given: Namespace) -> int:
-    """Compare; 1 if anything is clearly slower, 0 if not, 2 if too few runs can tell nothing."""
+    """Compare; 1 if anything is clearly slower, 0 if not, 2 if too few runs or rounds can tell nothing."""
     made = _made(given)
     if not made.lines:
         notes = f" ({'; '.join(made.notes)})" if made.notes else ""

@@ -96,6 +96,12 @@ def test_subjects_of_one_record_are_paired(tmp_path):
     assert compare.subjects([one], "impl", "torch").faster == compare.subjects([one], "impl", "torch").lines
 
 
+def test_too_few_rounds_of_two_subjects_are_no_answer(tmp_path, capsys):
+    path = record(tmp_path / "few.jsonl", rows(CELLS, slowed(3.0), rounds=3)).path
+    assert main(["compare", "torch", "impl", "--records", str(path)]) == 2
+    assert "0 slower, 0 faster, of 4 nobody can tell" in capsys.readouterr().out
+
+
 def test_a_machine_that_was_slower_on_the_whole_cancels_beside_another_subject(tmp_path):
     def slow_night(seed):
         made = rows(CELLS, slowed(1.1), seed=seed)
