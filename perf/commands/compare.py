@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -17,6 +18,7 @@ from ..analyse import compare
 from ..analyse.table import wide_console
 from ..measure.reading import asked_for
 from ..plan.axes import nearest
+from .table import write_text
 
 SLOWER, UNDECIDED = 1, 2
 
@@ -32,7 +34,7 @@ def compared(given: Namespace) -> int:
     else:
         _print(made)
         if given.markdown:
-            _write(Path(given.markdown), compare.markdown(made))
+            write_text(given.markdown, compare.markdown(made))
     if made.undecidable:
         return UNDECIDED
     return SLOWER if made.slower else 0
@@ -51,7 +53,19 @@ def _made(given: Namespace) -> compare.Comparison:
     for name in (given.first, given.second):
         if not _is_subject(records, name):
             raise BadInput(f"no cell of subject {name!r} is in {given.records}; {nearest(name, _subjects(records))}")
-    return compare.subjects(records[-1:], given.first, given.second)
+    return _side_by_side(records, given)
+
+
+def _side_by_side(records: Sequence[RecordFile], given: Namespace) -> compare.Comparison:
+    """Two subjects in the latest record that has both."""
+    having = [record for record in records if {given.first, given.second} <= set(_subjects([record]))]
+    if not having:
+        raise BadInput(
+            f"{given.first} and {given.second} stand in no record of {given.records} together; subjects are compared "
+            f"where they were measured side by side: make perf SUBJECT={given.first},{given.second}"
+        )
+    made = compare.subjects(having[-1:], given.first, given.second)
+    return replace(made, notes=[*made.notes, f"measured side by side in {having[-1].path}"])
 
 
 def _is_place(name: str) -> bool:
@@ -111,11 +125,3 @@ def _print(made: compare.Comparison) -> None:
     for note in made.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     console.print(compare.verdict(made), markup=False, soft_wrap=True)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}; give another --markdown") from error

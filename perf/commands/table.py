@@ -41,6 +41,7 @@ def of_perf(places: Sequence[str]) -> list[RecordFile]:
 
 def write_text(place: str, text: str) -> None:
     try:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
         Path(place).write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadInput(f"cannot write {place}: {error.strerror}; give another file with --markdown") from error

@@ -96,6 +96,16 @@ def test_subjects_of_one_record_are_paired(tmp_path):
     assert compare.subjects([one], "impl", "torch").faster == compare.subjects([one], "impl", "torch").lines
 
 
+def test_subjects_are_compared_in_the_latest_record_that_has_both(tmp_path, capsys):
+    record(tmp_path / "both.jsonl", rows(CELLS, slowed(1.1)), time="2026-11-01T00:00:00+00:00")
+    record(tmp_path / "alone.jsonl", rows(CELLS, slowed(1.1), ["impl"]), time="2026-11-02T00:00:00+00:00")
+    record(tmp_path / "other.jsonl", rows(CELLS, slowed(1.1), ["mine"]), time="2026-11-02T00:00:00+00:00")
+    assert main(["compare", "torch", "impl", "--records", str(tmp_path)]) == 1
+    assert "both.jsonl" in capsys.readouterr().out
+    assert main(["compare", "mine", "impl", "--records", str(tmp_path)]) == 2
+    assert "make perf SUBJECT=mine,impl" in capsys.readouterr().err
+
+
 def test_too_few_rounds_of_two_subjects_are_no_answer(tmp_path, capsys):
     path = record(tmp_path / "few.jsonl", rows(CELLS, slowed(3.0), rounds=3)).path
     assert main(["compare", "torch", "impl", "--records", str(path)]) == 2
