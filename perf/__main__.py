@@ -116,6 +116,8 @@ def _trace(trace: argparse.ArgumentParser) -> None:
     trace.add_argument("--optimizer", default="sgd", help="sgd or adam (default: %(default)s)")
     trace.add_argument("--cap", default="1", metavar="MIB", help="bucket cap; 0: DDP's own (default: %(default)s)")
     trace.add_argument("--backend", default="auto", help="auto, gloo or nccl (default: %(default)s)")
+    choices = ("workload", "world", "subject", "hook", "zero", "optimizer", "cap", "backend")
+    trace.set_defaults(usual={name: trace.get_default(name) for name in choices})
     trace.add_argument("--out", default="out/perf", metavar="FOLDER", help="(default: %(default)s)")
 
 

@@ -135,6 +135,11 @@ def telling(rows: Sequence[Mapping[str, Any]], header: Mapping[str, Any]) -> tup
 
 def asked(given: Namespace) -> tuple[list[Cell], dict[str, str]]:
     """The cells of a command, and where their subjects are."""
+    if given.only and not given.record:
+        raise BadInput("--only names series of a record: give the RECORD, too")
+    chosen = [name for name, usual in given.usual.items() if getattr(given, name) != usual]
+    if given.record and chosen:
+        raise BadInput(f"--{chosen[0]} beside a RECORD, whose own cells are traced: give --only SERIES, or no RECORD")
     return _recorded(given) if given.record else _optioned(given)
 
 

@@ -224,7 +224,6 @@ def test_a_sweep_ends_with_its_charts(tmp_path, capsys):
         (["--hook", "sequental"], "did you mean sequential"),
         (["--cap", "big"], "is no number of MiB"),
         (["--hook", "interleaved", "--subject", "torch"], "hangs on Gloo"),
-        (["gone.jsonl"], "cannot be read"),
         (["--out", "/proc/nowhere"], "cannot write into"),
     ],
 )
