@@ -30,7 +30,6 @@ class Record:
 
     writer: Writer
     taken: list[Row] = field(default_factory=list)
-    earlier: tuple[Path, ...] = ()
     troubles: tuple[str, ...] = ()  # files that could not be read
 
     @property
@@ -63,7 +62,7 @@ def begin(out: Path, first: Mapping[str, Any], planned: Plan, fresh: bool = Fals
     found = [] if fresh else list(_unfinished(out, first, troubles))
     taken = _kept([record for record, _ in found], planned)
     writer = Writer(_free_name(out, planned.sweep.name), first)
-    record = Record(writer, taken, tuple(old.path for old, _ in found if taken), tuple(troubles))
+    record = Record(writer, taken, tuple(troubles))
     for row in taken:
         writer.write(row)
     for old, lock in found:
