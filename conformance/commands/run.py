@@ -163,13 +163,17 @@ def _conclude(suite_run: SuiteRun, status: int, out: Path, stdout: TextIO, stder
         print(f"conformance: the suite itself failed: {text}", file=stderr)
     judged = suite_run.judgement
     cut_short = status == INTERNAL and judged is not None and judged.exit_status != INTERNAL  # a full disk, say
-    if judged is None or cut_short or not (suite_run.results or judged.interrupted):
+    if judged is None or cut_short or suite_run.writer is None or not (suite_run.results or judged.interrupted):
         return _nothing(suite_run, status, stderr)
+    record = suite_run.writer.path
     tty = stdout.isatty()
     console = Console(file=stdout, width=None if tty else 120, highlight=False)
     report.write(console, judged, suite_run.catalogue)
-    console.print(f"records: {out / RECORD} · {out / JUNIT}", soft_wrap=True)
-    _pages(out, console, stderr)
+    console.print(f"records: {record} · {out / JUNIT}", soft_wrap=True)
+    if record == out / RECORD:
+        _pages(out, console, stderr)
+    else:  # interrupted, where a whole run's record lies: that stays, and so does its page
+        console.print(f"page: none of this run; {out / RECORD} is an earlier one's, and so is its page", soft_wrap=True)
     return INTERNAL if suite_run.suite_errors and not judged.interrupted else judged.exit_status
 
 

@@ -6,7 +6,9 @@ import signal
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.slow
 CHECKS = """
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from conformance.api.checking import check
 
@@ -167,6 +170,28 @@ def test_a_full_disk_ends_a_run_with_its_own_status_and_the_next_goes_on(place, 
     assert ends(read(place / "out/conformance.jsonl")) == ENDS
     assert lines(place).count("first") == 1, "what was recorded before the disk was full is not run again"
     assert len(before) < len(lines(place))
+
+
+def concluded(place, monkeypatch, name, rows=1):
+    """What an interrupted run says whose record has this name; without a name it ended before there was one."""
+    monkeypatch.setattr(command.report, "write", lambda *_: None)
+    monkeypatch.setattr(command, "write_pages", lambda records, out: ([f"made of {records[0].name}"], []))
+    suite_run = SimpleNamespace(
+        suite_errors=[], results=["one"] * rows, judgement=SimpleNamespace(interrupted=True, exit_status=130),
+        writer=SimpleNamespace(path=place / name) if name else None, catalogue=None,
+    )  # fmt: skip
+    out, err = StringIO(), StringIO()
+    assert command._conclude(suite_run, pytest.ExitCode.INTERRUPTED, place, out, err) == 130
+    return out.getvalue() + err.getvalue()
+
+
+def test_an_interrupted_run_names_its_own_record_and_no_other(tmp_path, monkeypatch):
+    assert "page: made of conformance.jsonl" in concluded(tmp_path, monkeypatch, "conformance.jsonl")
+    said = concluded(tmp_path, monkeypatch, "conformance.jsonl.part")  # a whole one has the name
+    assert f"records: {tmp_path}/conformance.jsonl.part" in said
+    assert "page: none of this run" in said
+    said = concluded(tmp_path, monkeypatch, "", rows=0)
+    assert said == "conformance: interrupted before the first check had ended\n"
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path):
