@@ -15,9 +15,10 @@ from pathlib import Path
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
 from ..engine import request as ask
-from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
 from ..faults import known, on_hosts
 from ..faults.cells import Cell, sample, selected
+from ..faults.judging import NOTHING
 from ..faults.running import RECORD, Row, Workers, recorded
 from ..faults.table import summary
 from ..power.drawing import SUBJECT as MUTATED
@@ -27,24 +28,27 @@ OURS = ("impl", MUTATED)
 
 
 def faults(given: Namespace) -> int:
-    """Run the cells that are asked for under each subject; 1 if one is bad that is not listed, or listed and good."""
+    """Run the cells that are asked for under each subject; 1 if one is bad that is not listed, or listed and good.
+
+    4 if no fault struck a subject: every cell of it was not run, or its fault not reached.
+    """
     cells = _asked(given)
     if given.list:
         print(*(f"{cell.id}  world {cell.world}, rank {cell.rank}" for cell in cells), sep="\n")
         return OK
     jobs = ask.number(given.jobs, "number of jobs")
     subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
-    listed, out, surprising = known.load(), ask.writable(Path(given.out)), 0
+    listed, out, statuses = known.load(), ask.writable(Path(given.out)), {OK}
     try:
         with terminated_like_interrupted():
             for subject in subjects:
                 strict = given.strict and subject in OURS
                 os.environ[STRICT] = "1" if strict else "0"  # for the ranks
-                surprising += _matrix(subject, strict, cells, jobs, out, listed)
+                statuses.add(_matrix(subject, strict, cells, jobs, out, listed))
     except KeyboardInterrupt:
         print("conformance: interrupted; the same command goes on", file=sys.stderr)
         return INTERRUPTED
-    return BROKEN if surprising else OK
+    return BROKEN if BROKEN in statuses else max(statuses)
 
 
 def _asked(given: Namespace) -> list[Cell]:
@@ -73,7 +77,10 @@ def _matrix(
     text += f"\n\n{time.monotonic() - begun:.0f} s; what each rank said: {path}"
     print(f"\n{text}\n", flush=True)
     path.with_name("summary.md").write_text(text + "\n", encoding="utf-8")
-    return surprising
+    if all(row.judged.verdict in NOTHING for row in rows):
+        print(f"nothing was decided of {name}: {rows[0].cell.id}: {rows[0].judged.why}", file=sys.stderr)
+        return UNDECIDED
+    return BROKEN if surprising else OK
 
 
 def _rows(subject: str, cells: Iterable[Cell], jobs: int) -> Iterator[Row]:

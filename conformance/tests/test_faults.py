@@ -235,6 +235,17 @@ def test_an_entry_that_is_sometimes_bad_is_stale_when_all_of_its_cells_are_good(
     assert "SIGKILL/* (no guard outside a context)" in told
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "status"), [(("not run", "not reached"), 4), (("not run", "right"), 0), (("not run", "hang"), 1)]
+)
+def test_cells_of_which_none_was_struck_decide_nothing(tmp_path, monkeypatch, verdicts, status):
+    (tmp_path / "torch").mkdir()
+    rows = [made(cell, verdict) for cell, verdict in zip((KILLED, BETWEEN), verdicts, strict=True)]
+    monkeypatch.setattr("conformance.commands.faults.recorded", lambda *_: iter(rows))
+    monkeypatch.setattr("conformance.faults.known.load", list)
+    assert main(["faults", "--subject", "torch", "--out", str(tmp_path)]) == status
+
+
 def test_the_list_can_be_read_and_each_entry_covers_a_cell():
     for entry in known.load():
         assert entry.reason
