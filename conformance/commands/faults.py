@@ -17,7 +17,7 @@ from ..ending import terminated_like_interrupted
 from ..engine import request as ask
 from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
 from ..faults import known, on_hosts
-from ..faults.cells import Cell, sample, selected
+from ..faults.cells import Cell, legal, patterns, sample, selected
 from ..faults.judging import NOTHING
 from ..faults.running import RECORD, Row, Workers, recorded
 from ..faults.table import summary
@@ -52,9 +52,13 @@ def faults(given: Namespace) -> int:
 
 
 def _asked(given: Namespace) -> list[Cell]:
-    cells, seed = selected(ask.words(given.select, "pattern")), ask.seed(given.seed)
-    if not cells:
-        raise BadInput(f"no cell meets {given.select!r}; their ids are fault/point/role/program, see --list")
+    seed, chosen = ask.seed(given.seed), set[Cell]()
+    for pattern in patterns(given.select):
+        meet = selected(pattern)
+        if not meet:
+            raise BadInput(f"no cell meets {pattern!r}; their ids are fault/point/role/program, see --list")
+        chosen.update(meet)
+    cells = [cell for cell in legal() if cell in chosen]
     if seed is not None and not given.tenth:
         raise BadInput("a seed draws a tenth of the cells: give --tenth (TENTH=1), too, or no seed for all of them")
     if given.tenth:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -219,10 +219,16 @@ def matrix() -> tuple[Cell, ...]:
     return tuple(sorted(chosen, key=order.__getitem__))
 
 
-def selected(patterns: Collection[str]) -> list[Cell]:
+def patterns(text: str) -> list[str]:
+    """Patterns of ids, separated by commas; one within a program's name separates nothing."""
+    within = "|".join(name.partition(", ")[2] for name in PROGRAMS if ", " in name)
+    return [part.strip() for part in re.split(rf",(?! (?:{within})\b)", text)]
+
+
+def selected(pattern: str) -> list[Cell]:
     """Cells of the matrix whose ids meet a pattern; of all legal ones for a pattern that meets none of the matrix."""
-    found = [cell for cell in matrix() if any(fnmatchcase(cell.id, pattern) for pattern in patterns)]
-    return found or [cell for cell in legal() if any(fnmatchcase(cell.id, pattern) for pattern in patterns)]
+    found = [cell for cell in matrix() if fnmatchcase(cell.id, pattern)]
+    return found or [cell for cell in legal() if fnmatchcase(cell.id, pattern)]
 
 
 def sample(cells: Sequence[Cell], count: int, seed: int) -> list[Cell]:

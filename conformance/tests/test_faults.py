@@ -81,6 +81,23 @@ def test_an_id_says_all_and_a_wrong_one_is_refused():
             Cell.of(text)
 
 
+def test_every_cell_can_be_named_by_its_own_id_beside_others():
+    ids = [cell.id for cell in cells.matrix()]
+    assert any("," in name for name in ids)
+    assert cells.patterns(",".join(ids)) == ids
+    assert cells.patterns("SIGKILL/*, exit/*/live/Join, regrouped,*mirror, regrouped") == [
+        "SIGKILL/*", "exit/*/live/Join, regrouped", "*mirror, regrouped",
+    ]  # fmt: skip
+
+
+def test_a_pattern_that_meets_no_cell_is_named_and_not_dropped(capsys):
+    assert main(["faults", "--list", "--select", "SIGKILL/*,nonsense"]) == 2
+    assert "no cell meets 'nonsense'" in capsys.readouterr().err
+    cell = "SIGKILL/copied shard/shadowing/Join with a mirror, regrouped"
+    assert main(["faults", "--list", "--select", cell]) == 0
+    assert capsys.readouterr().out.startswith(f"{cell}  world")
+
+
 def test_a_seed_draws_the_same_tenth_and_another_seed_another_one():
     tenth = cells.sample(cells.matrix(), 60, 1)
     assert tenth == cells.sample(cells.matrix(), 60, 1) != cells.sample(cells.matrix(), 60, 2)
