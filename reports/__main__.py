@@ -170,7 +170,7 @@ def _run_nightly(given: argparse.Namespace) -> int:
 def _run_gpu(given: argparse.Namespace) -> int:
     from .accelerator.run import Asked, gpu
 
-    if not given.minutes > 0:
+    if not 0 < given.minutes < float("inf"):
         raise HistoryError(f"{given.minutes:g} minutes are no time; give for example --minutes 25")
     if given.select != "*" and not given.rehearse:
         raise HistoryError("--select shortens a rehearsal; what is proved is proved of all clauses")

@@ -47,9 +47,9 @@ CASES = (
     Case("DDP with PowerSGD", hook="powersgd"),
     Case("DDP and ZeRO", zero=True),
     Case("the overlapped step", hook="sequential"),
-    Case("the overlapped step, interleaved", hook="interleaved"),
-    Case("DDP under Join, uneven", uneven=True),
-    Case("DDP and ZeRO under Join, uneven", zero=True, uneven=True),
+    Case("the interleaved overlapped step", hook="interleaved"),
+    Case("DDP under Join on uneven inputs", uneven=True),
+    Case("DDP and ZeRO under Join on uneven inputs", zero=True, uneven=True),
 )
 
 

@@ -43,10 +43,11 @@ def gpu(given: Namespace) -> int:
 def _cases(only: str) -> list:  # type: ignore[type-arg]
     from ..accelerator.streams import CASES
 
-    found = [case for case in CASES if not only or case.name in only.split(",")]
-    if not found:
-        raise BadInput(f"there is no case {only!r}; there are {', '.join(case.name for case in CASES)}")
-    return found
+    named = {case.name: case for case in CASES}
+    for name in (wanted := ask.words(only, "case") if only else named):
+        if name not in named:
+            raise BadInput(f"there is no case {name!r}; there are {', '.join(named)}")
+    return [named[name] for name in wanted]
 
 
 def _shown(value: float | None, unit: str) -> str:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from conformance.__main__ import main
 from conformance.accelerator import delays, streams
 from conformance.accelerator.findings import BROKEN, HELD, Finding, FindingsFile, held
+from conformance.commands import gpu
 from conformance.ranks import NotRunnable, backends
 from conformance.ranks.recording import RecordingGroup
 
@@ -144,3 +145,8 @@ def test_a_part_that_was_stopped_goes_on_with_what_it_has_not_found_yet(tmp_path
 def test_bad_input_is_one_sentence(words, says, tmp_path, capsys):
     assert main(["gpu", *[word.format(tmp_path) for word in words]]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_every_case_of_streams_can_be_named_alone_and_beside_others():
+    assert [gpu._cases(case.name) for case in streams.CASES] == [[case] for case in streams.CASES]
+    assert gpu._cases(",".join(case.name for case in streams.CASES)) == list(streams.CASES)

@@ -243,6 +243,7 @@ OTHERS = [
     ("gpu nonsense", "invalid choice: 'nonsense'"),
     ("gpu streams --backend gloo", "say where the findings go: --out FILE"),
     ("gpu streams --backend gloo --only nope --out f.json", "there is no case 'nope'; there are"),
+    ("gpu streams --backend gloo --only DDP,nope --out f.json", "there is no case 'nope'; there are"),
     ("gpu streams --backend gloo --world none --out f.json", "world 'none'"),
     ("gpu sharing --backend '' --out f.json", "has an empty part"),
     ("gpu memory --backend nobody --out f.json", "not registered"),

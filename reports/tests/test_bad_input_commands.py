@@ -76,6 +76,7 @@ LINES = [
     (f"nightly --history folder --out in_the_way {OWN}", "cannot write into in_the_way"),
     ("gpu --minutes 0 --out out", "0 minutes are no time; give for example --minutes 25"),
     ("gpu --minutes nan --out out", "nan minutes are no time"),
+    ("gpu --minutes inf --out out", "inf minutes are no time"),
     ("gpu --minutes x --out out", "invalid float value: 'x'"),
     ("gpu --only nope --out out", "no part 'nope'"),
     ("gpu --list --only nope", "no part 'nope'"),
