@@ -145,13 +145,16 @@ def _judged_on(backend: str, cells: Sequence[Cell], specs: Mapping[str, str]) ->
     with tempfile.TemporaryDirectory(prefix="judged-") as folder:
         words = ["--tier", "quick", "--subject", ",".join(specs.values()), "--backend", backend]
         words += ["--worlds", str(world), "--select", ",".join(clauses), "--out", folder]
-        said = _suite([sys.executable, "-m", "conformance", "run", *words])
+        said = ""
         try:
+            said = _suite([sys.executable, "-m", "conformance", "run", *words])
             record = read(Path(folder, "conformance.jsonl"))
-        except RecordError as error:
+        except (RecordError, subprocess.TimeoutExpired) as error:
             last = (said.strip().splitlines() or ["it said nothing"])[-1]
+            late = isinstance(error, subprocess.TimeoutExpired)
+            why = f"it had not ended after {_LIMIT_S:.0f} s" if late else f"{last} ({error})"
             raise BadInput(
-                f"the suite could not judge the clauses that these cells rely on: {last} ({error}); "
+                f"the suite could not judge the clauses that these cells rely on: {why}; "
                 f"run `make conformance`, or measure without asking by --judged {NO}"
             ) from error
         ranks = "1 rank" if world == 1 else f"{world} ranks"

@@ -145,3 +145,9 @@ def test_a_record_that_does_not_say_what_the_cells_rely_on_is_refused(tmp_path, 
         path = write(tmp_path / f"{name}.jsonl", "conformance", lacking)
         with pytest.raises(BadInput, match=r"does not say whether impl keeps DDP-049, which these cells rely on"):
             judged_before(path, "gloo", cells=[cell])
+
+
+def test_a_suite_that_does_not_come_to_its_end_is_told_in_a_sentence(cells, monkeypatch):
+    monkeypatch.setattr(reliance, "_LIMIT_S", 0.1)
+    with pytest.raises(BadInput, match=r"it had not ended after 0 s; run `make conformance`, or .* by --judged no"):
+        judged_now(cells[:4], {"impl": "impl"})
