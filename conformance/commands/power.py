@@ -17,7 +17,7 @@ from ..bad_input import BadInput
 from ..defects import catalogue, last_run
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
-from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
 from ..engine.request import number, writable
 from ..engine.request import seed as seed_of
 from ..power import exploring, measure, triage, written
@@ -174,6 +174,8 @@ def _conclude(given: Namespace, seed: int, rows: Sequence[Row], entries: dict[st
         folder = Path(given.history) / "power"
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / f"{time.strftime('%Y-%m-%dT%H%M%SZ', time.gmtime())}-{seed}.jsonl")
+    if not found[0].counted:
+        return UNDECIDED
     return BROKEN if any(one.untriaged for one in found) else OK
 
 

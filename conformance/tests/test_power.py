@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import main
+from conformance.__main__ import main, parser
 from conformance.bad_input import BadInput
 from conformance.commands import power
 from conformance.power import drawing, exploring, marks, measure, operators, triage, written
@@ -336,6 +336,16 @@ def test_what_fails_on_the_sound_implementation_too_kills_nothing(tmp_path, monk
 def test_bad_input_is_one_sentence(words, capsys):
     assert main(["power", *words]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("ends", "status"), [(["trouble", "stillborn"], 4), (["killed", "trouble"], 0)])
+def test_mutants_of_which_none_counts_give_no_figure(tmp_path, capsys, ends, status):
+    facts = {"part": "ddp", "witness": "why", "by": "", "outcome": "", "tried": 0, "cases": 0, "seconds": 0.0}
+    facts |= {"file": "x.py", "line": 1, "operator": "o", "diff": ""}
+    rows = [{**facts, "mutant": end, "end": end} for end in ends]
+    given = parser().parse_args(["power", "--out", str(tmp_path)])
+    assert power._conclude(given, 1, rows, {}, tmp_path) == status
+    assert ("nothing to kill of 0 mutants" in capsys.readouterr().out) == (status == 4)
 
 
 def test_who_survives_only_some_of_its_cases_is_tried_again(tmp_path):
