@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..bad_input import BadInput
+from ..ending import terminated_like_interrupted
 from ..engine import request as ask
-from ..engine.judgement import BROKEN, OK
+from ..engine.judgement import BROKEN, INTERRUPTED, OK
 from ..explore import axes
 from ..explore.judging import failure_of
 from ..explore.program import Program
@@ -24,14 +25,26 @@ def explore_command(given: Namespace) -> int:
     """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason."""
     subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
     if given.program:
-        return _one(given.program, subjects, Path(given.out))
+        with terminated_like_interrupted():
+            return _one(given.program, subjects, Path(given.out))
     minutes, jobs = ask.minutes(given.minutes), ask.number(given.jobs, "number of jobs")
     seed = ask.seed(given.seed)
     seed = int(time.time()) % 1_000_000 if seed is None else seed
-    unknown, out = 0, ask.writable(Path(given.out))
+    out = ask.writable(Path(given.out))
+    try:
+        with terminated_like_interrupted():
+            return _explored(given, subjects, seed, 60 * minutes / len(subjects), jobs, out)
+    except KeyboardInterrupt:
+        print(f"conformance: interrupted; the same command with seed {seed} goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _explored(given: Namespace, subjects: list[str], seed: int, seconds: float, jobs: int, out: Path) -> int:
+    """Each subject for so long; the exit status."""
+    unknown = 0
     for name in subjects:
         folder = _folder(out, name)
-        asked = Asked(name, seed, 60 * minutes / len(subjects), jobs, folder, given.first)
+        asked = Asked(name, seed, seconds, jobs, folder, given.first)
         print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
         explored = explore(asked, _say(asked))
         text, unlisted = summary(explored, name, allowed_features(name))

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import random
+import signal
 import subprocess
 import sys
 from argparse import Namespace
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from conformance import clauses
+from conformance.__main__ import main
 from conformance.commands.explore import explore_command
 from conformance.deviations import built_in
 from conformance.engine.judgement import BROKEN
@@ -289,6 +291,13 @@ def test_a_script_runs_by_itself_and_says_what_differs(tmp_path):
 
 
 # -- sessions
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_exploration_with_the_seed_that_goes_on(tmp_path, monkeypatch, capsys, number):
+    monkeypatch.setattr("conformance.commands.explore.explore", lambda *_: signal.raise_signal(number))
+    assert main(["explore", "--subject", "impl", "--seed", "5", "--out", str(tmp_path)]) == 130
+    assert "interrupted; the same command with seed 5 goes on" in capsys.readouterr().err
 
 
 def test_an_interrupted_exploration_goes_on_where_it_stopped(tmp_path):
