@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -70,6 +71,13 @@ def test_every_address_is_inside_the_folder_and_there(made):
     for address in addresses:
         assert not address.startswith(("/", "http", ".."))
         assert (out / address).is_file(), address
+
+
+def test_the_page_says_how_many_changes_of_clauses_it_leaves_to_the_export(made, tmp_path):
+    judged, history, _ = made
+    many = replace(judged, clause_changes=judged.clause_changes[:1] * 201)
+    assert "The newest 200 of 201;" in Page(build(many, history, tmp_path)).text
+    assert "The newest" not in Page(build(judged, history, tmp_path)).text
 
 
 def test_the_power_of_the_suite_is_shown_where_it_was_measured(tmp_path):
