@@ -339,3 +339,13 @@ def test_the_manifest_says_what_and_where(tmp_path):
     assert manifest["parts"]["perf"]["off"]
     assert manifest["machine"]["cores"] >= 1
     assert manifest["began"] <= manifest["finished"]
+
+
+def test_the_job_for_slurm_ends_with_the_status_of_the_night_that_it_was_asked_to_end():
+    text = (HERE / "reports/examples/nightly.sbatch").read_text()
+    waiting = text[text.index("run=$!") :].replace('wait "$run"\n', 'echo waits; wait "$run"\n', 1)
+    night = "(trap 'exit 130' TERM; echo runs; while :; do sleep 0.05; done) &\n"
+    with subprocess.Popen(["bash", "-c", night + waiting], stdout=subprocess.PIPE, text=True) as job:
+        assert {job.stdout.readline(), job.stdout.readline()} == {"runs\n", "waits\n"}
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 130
