@@ -99,7 +99,8 @@ class Tick(NamedTuple):
 
 class Finer(torch.optim.SGD):
     """Adds up in each parameter's state, in double precision, what it has stepped with, and keeps a fuse there. It has
-    a clock, which it saves by itself with a list of its parameters, and draws numbers of its own."""
+    a clock, which it saves by itself with a list of its parameters, counts in its groups, and draws numbers of its own.
+    """
 
     def __init__(self, params, **settings):
         super().__init__(params, **settings)
@@ -113,6 +114,9 @@ class Finer(torch.optim.SGD):
     def step(self, closure=None):
         super().step(closure)
         self.clock.ticks += 1
+        for group in self.param_groups:
+            group["ticks"] = group.get("ticks", 0) + 1
+            assert group["ticks"] == self.clock.ticks, f"{group['ticks']} steps by its group, {self.clock.ticks} in all"
         now, drawn = Tick(self.clock.ticks, LR), torch.rand(1, generator=self.drawing, dtype=torch.float64)
         for parameter, place in zip(self.everything(), self.clock.places, strict=True):
             assert place == parameter.place, f"a number of parameter {place} is that of parameter {parameter.place}"
@@ -204,7 +208,7 @@ def go_on(ctx, way):
                     continue
                 model.zero_grad()
                 loss = model(data(ctx.rank, iteration, place)).sum()
-                dies = Death(ctx.rank, iteration, place) in way.deaths
+                dies = Death(ctx.rank, iteration, place) in way.deaths[: len(segments[place])]  # not before its turn
                 Fuse.armed = dies and way.copying
                 if dies and way.behind is None and not way.copying:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -287,6 +291,7 @@ WAYS = {
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=1),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
     "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
+    "copies, and two ranks that are lost in one step": Way((Death(3, 2), Death(0, 2)), distance=1),
     "copies that are under way": Way((Death(2, 3),), distance=1, copying=True, views=True),
     "two models with copies, without a context": Way((Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False),
 }
@@ -446,6 +451,17 @@ class Group:
         self.process_group = process_group
 
 
+class Own:
+    """A hook without a state, whose group the program changes."""
+
+    group = None
+
+    def __call__(self, state, bucket):
+        assert state is None, f"a hook that was registered without a state gets {state!r}"
+        dist.all_reduce(bucket.buffer(), group=self.group)
+        return done(bucket.buffer().div_(self.group.size()))
+
+
 class Odd(torch.optim.Optimizer):
     """Keeps a set of numbers for each parameter, and the sum of its gradients as a sparse tensor."""
 
@@ -471,12 +487,17 @@ KEPT = {
         lambda ctx: (ctx.group, ctx.subject.default_hooks.allreduce_hook), Odd,
     ),
     "a hook of one's own": (lambda ctx: (Group(ctx.group), Average()), torch.optim.SGD),
+    "a hook of one's own without a state": (lambda ctx: (None, Own()), torch.optim.SGD),
+    "the library's hook with a clock": (
+        lambda ctx: (ctx.subject.post_localSGD_hook.PostLocalSGDState(ctx.group, None, 2),
+                     ctx.subject.post_localSGD_hook.post_localSGD_hook), torch.optim.SGD,
+    ),
 }  # fmt: skip
 
 
 def lose_one_and_go_on(ctx):
     """The last rank is lost after two steps; by model, the parameters after a third one of the others."""
-    regroup, wrapped, optimizers = ctx.subject.regroup, [], []
+    regroup, wrapped, optimizers, Own.group = ctx.subject.regroup, [], [], ctx.group
     for hooked, kind in KEPT.values():
         wrapped.append(ddp(ctx, models.Parts("ab")))
         wrapped[-1].register_comm_hook(*hooked(ctx))
@@ -494,7 +515,7 @@ def lose_one_and_go_on(ctx):
         os.kill(os.getpid(), signal.SIGKILL)
     lost = caught(train, 2)
     for model, optimizer in zip(wrapped, optimizers, strict=True):
-        regroup(model, optimizer, 2)
+        Own.group = regroup(model, optimizer, 2).group
     train(2)
     return lost, [numbers(model.module.named_parameters()) for model in wrapped]
 

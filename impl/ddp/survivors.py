@@ -97,10 +97,12 @@ def regroup(
         )
     _check_steps(model, optimizer)
     mirror = _mirror_of(optimizer, team)
+    model.reducer.restore_full_values()  # between a forward in mixed precision and its backward, say
+    if team.size == 1:  # left alone before, and failed by itself
+        return Survivors(team.group, tuple(team.global_ranks()), steps, team.global_rank(team.rank))
     guard, store = guard_of(team.group), stores.shared_by(team.group)
     if guard is None or store is None:
         raise RuntimeError(f"regroup: nobody knows which ranks are left, as the failure guard is off ({DETECTION}=0).")
-    model.reducer.restore_full_values()  # between a forward in mixed precision and its backward, say
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
     report["forms"] = digest((tuple(tensor.shape), tensor.dtype) for tensor in _tensors_of(model)).hex()
@@ -117,7 +119,8 @@ def regroup(
                 record.regroups += 1  # another model may go on nevertheless
                 raise
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
-            if meeting.all_ready(plan, ready=taken is not None) and taken is not None:
+            if meeting.all_ready(plan, ready=taken is not None):
+                assert taken is not None
                 taken.go_on(model, optimizer, mirror)
                 record.regroups += 1
                 record.smaller[tuple(plan["ranks"])] = taken.group
@@ -348,14 +351,17 @@ class _Meeting:
         return dict(json.loads(store.get(f"{key}/plan")))
 
     def all_ready(self, plan: dict[str, Any], *, ready: bool) -> bool:
-        """Whether all ranks of the plan have what they need: the answer is the same on each of them."""
+        """Whether all ranks of the plan have what they need: the answer is the same on each of them.
+
+        One that lacks something knows which rank has been lost.
+        """
         store, answer = self._store, f"{self._key}/ready"
         keys = {rank: f"{answer}/{rank}" for rank in plan["here"]}
         if ready:
             store.set(keys[self._team.rank], "")
         end = time.monotonic() + plan["timeout_s"]
         while not store.check([answer]):
-            if not ready or self._guard.lost() & set(keys) or time.monotonic() > end:
+            if self._guard.lost() & set(keys) or time.monotonic() > end:
                 store.compare_set(answer, "", "no")
             elif store.check(list(keys.values())):
                 store.compare_set(answer, "", "yes")
@@ -397,6 +403,6 @@ def last_whole(
     whole = set.intersection(*steps.values())
     if whole:
         return max(whole), []
-    last = max((max(some) for some in steps.values() if some), default=0)
-    nowhere = [owner for owner, some in steps.items() if not some]
-    return None, nowhere or [owner for owner, some in steps.items() if last not in some]
+    held_once = set().union(*steps.values())
+    missing = ([owner for owner, some in steps.items() if step not in some] for step in held_once)
+    return None, min(missing, key=len, default=list(owners))

@@ -356,3 +356,21 @@ def copies_may_lie_on_the_rank_itself() -> None:
 def shards_of_other_ranks_go_on() -> None:
     """An optimizer that is sharded over other ranks than those of the model is taken."""
     edit("if mirror.team.global_ranks() != team.global_ranks():", "if False:")
+
+
+@defect("JOIN-057")
+def who_is_left_alone_cannot_fail() -> None:
+    """A rank that is left alone and fails by itself is told that the failure guard is off."""
+    edit("if team.size == 1:", "if False:", within="regroup")
+
+
+@defect("JOIN-057", worlds=(3,))
+def a_second_loss_ends_the_job() -> None:
+    """A rank that is lost while the others regroup is not left out."""
+    edit('if not guard.lost() & set(plan["here"]):\n', "if True:\n")
+
+
+@defect("JOIN-057", worlds=(2,))
+def what_has_not_come_is_taken_apart() -> None:
+    """When an owner is lost, parameters with memory in common get memory of their own."""
+    edit("if id(member) in movable:", "if True:")
