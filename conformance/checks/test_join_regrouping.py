@@ -290,3 +290,37 @@ def test_parameters_with_one_memory_keep_it_when_their_owner_is_lost(ranks):
     for rank, (lost, values, tied) in zip(survivors, ended(run, survivors), strict=True):
         assert lost is not None, f"rank {rank} has heard of no loss"
         assert (values, tied) == (module.rows.unique().tolist(), True), f"rank {rank}"
+
+
+# -- copies that cannot be made
+
+
+class Handing(torch.optim.SGD):
+    """Keeps a function for each parameter."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["of"] = lambda: None
+
+
+def copy_what_cannot_travel(ctx):
+    """What is said to copies of states that cannot leave their process; the parameters after a further step."""
+    model = ddp(ctx, Parting())
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), Handing, lr=LR)
+    iterate(ctx, model, optimizer, 0)
+    refused = caught(optimizer.keep_mirror)
+    iterate(ctx, model, optimizer, 1)
+    return refused, numbers(model.module.named_parameters())
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_after_copies_that_are_refused_training_goes_on_without(ranks):
+    assert ranks.subject.regroup
+    everybody = range(ranks.world)
+    expected = alone(lambda each: torch.optim.SGD(each, lr=LR), [(0, everybody), (1, everybody)])
+    for rank, (refused, weights) in enumerate(ranks(copy_what_cannot_travel)):
+        assert refused is not None, f"rank {rank}: copies of a function are kept"
+        assert refused.is_a(TypeError), f"rank {rank}: {refused}"
+        assert weights == expected, f"rank {rank}"

@@ -55,15 +55,15 @@ class _Copy(NamedTuple):
 class Copies:
     """This rank's copies of its own shard and of that of the rank ``distance`` before it."""
 
-    def __init__(self, distance: int) -> None:
+    def __init__(self, distance: int, team: Team) -> None:
         self._distance = distance
+        #: whose ranks hold the copies
+        self.team = team
         #: how many steps have been copied to the end on this rank, since the copies were begun
         self.steps = 0
         # oldest first, two at most; the first of them is overwritten in the next exchange
         self._own: list[_Copy] = []
         self._others: list[_Copy] = []
-        #: whose ranks hold the copies; for another team they are worth nothing
-        self.team: Team | None = None
         # by step: what the local optimizer had counted after it, and the settings with which the next one began
         self._counted: dict[int, Any] = {}
         self._begun: dict[int, list[Group]] = {}
@@ -86,21 +86,15 @@ class Copies:
         """What the local optimizer had counted then."""
         return self._counted[step]
 
-    def exchange(
-        self, team: Team, content: Content, counted: Any, step: int, device: torch.device, watch: Watch | None
-    ) -> None:
+    def exchange(self, content: Content, counted: Any, step: int, device: torch.device, watch: Watch | None) -> None:
         """Keep a copy of ``content`` here and on another rank. Every rank of the team makes this call."""
-        if self.team is None or self.team.group is not team.group:
-            self.forget()
-            self.team = team
-        if team.size > 1:
-            self._exchange(team, _Packed(content), counted, step, team.control_device(device), watch)
+        if self.team.size > 1:
+            self._exchange(_Packed(content), counted, step, self.team.control_device(device), watch)
         self.steps = step
 
-    def _exchange(
-        self, team: Team, packed: _Packed, counted: Any, step: int, device: torch.device, watch: Watch | None
-    ) -> None:
-        source, target = ((team.rank + way * self._away(team)) % team.size for way in (-1, 1))
+    def _exchange(self, packed: _Packed, counted: Any, step: int, device: torch.device, watch: Watch | None) -> None:
+        team = self.team
+        source, target = ((team.rank + way * self._away()) % team.size for way in (-1, 1))
         sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
         sizes[team.rank] = packed.nbytes
         by_rank = all_reduce(team, sizes, "mirror: sizes of the shards").wait(watch).tolist()
@@ -114,9 +108,9 @@ class Copies:
         all_to_all(team, received, own, "mirror: shards", arriving, leaving).wait(watch)
         self._others.append(_Copy(step, received))
 
-    def _away(self, team: Team) -> int:
+    def _away(self) -> int:
         """The distance, where enough ranks are left for it; else one that still leads to another rank."""
-        return 1 + (self._distance - 1) % (team.size - 1)
+        return 1 + (self._distance - 1) % (self.team.size - 1)
 
     def held(self) -> dict[int, list[int]]:
         """By group rank: the steps of which this rank holds that one's shard."""
@@ -132,16 +126,14 @@ class Copies:
 
     def _by_rank(self) -> dict[int, list[_Copy]]:
         team = self.team
-        if team is None or team.size == 1:
-            return {}
-        return {int(team.rank): self._own, (team.rank - self._away(team)) % team.size: self._others}
+        return {int(team.rank): self._own, (team.rank - self._away()) % team.size: self._others}
 
 
 def _room(copies: list[_Copy], nbytes: int, device: torch.device) -> torch.Tensor:
     """Bytes for a further copy: those of the oldest, which is given up, if there are as many as there may be."""
-    oldest = copies.pop(0).body if len(copies) == _KEPT else None
-    fits = oldest is not None and oldest.numel() == nbytes
-    return oldest if fits and oldest is not None else new_flat(nbytes, torch.uint8, device)
+    if len(copies) == _KEPT and (oldest := copies.pop(0).body).numel() == nbytes:
+        return oldest
+    return new_flat(nbytes, torch.uint8, device)
 
 
 class _Packed:

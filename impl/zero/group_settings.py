@@ -93,12 +93,12 @@ def mark(parameter: torch.Tensor) -> int:
     return _DENSE if parameter.grad.layout == torch.strided else _SPARSE
 
 
-def sparse_gradients(parameters: Sequence[torch.Tensor], marks: Sequence[int]) -> dict[int, Any]:
+def sparse_gradients(parameters: Sequence[torch.Tensor]) -> dict[int, Any]:
     """The sparse ones among the gradients, on the CPU, by place."""
     return {
-        place: parameter.grad.detach().cpu()
-        for place, (parameter, kind) in enumerate(zip(parameters, marks, strict=True))
-        if kind == _SPARSE and parameter.grad is not None
+        place: gradient.detach().cpu()
+        for place, parameter in enumerate(parameters)
+        if (gradient := parameter.grad) is not None and mark(parameter) == _SPARSE
     }
 
 
@@ -124,7 +124,8 @@ def exchange_gradients(
         flat = torch.empty(sum(model.numel() for model in models), dtype=dtype, device=device)
         views = flat_views(flat, models)
         if team.rank == source:
-            copy_all(views, [model.grad for model in models if model.grad is not None])
+            gradients_here: list[Any] = [model.grad for model in models]
+            copy_all(views, gradients_here)
         broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait(watch)
         for place, model, view in zip(places, models, views, strict=True):
             gradients[place] = laid_out_like(view, model)  # a fused optimizer goes through both from end to end

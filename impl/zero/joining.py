@@ -29,7 +29,7 @@ from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, 
 from .groups import settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, needs_closure
-from .weak import Weak
+from .weak import whole
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE, HOOKS = range(3)
@@ -42,11 +42,8 @@ Kept = dict[int, torch.Tensor | None]
 class Joining:
     """What one ZeRO optimizer does differently inside a join context."""
 
-    #: known to the session by its identity
-    _zero = Weak[Joinable]()
-
     def __init__(self, zero: Joinable, shard: Shard, publisher: Publisher) -> None:
-        self._zero = zero
+        self._whole = weakref.ref(zero)
         self._shard = shard
         self._publisher = publisher
         # the context that we are in or were in last; held weakly, it must not outlive its block
@@ -59,6 +56,11 @@ class Joining:
         # all ranks know each by its place here, whatever group the program moves it to
         self._known: list[torch.Tensor] = []
         self._forms: list[Any] = []
+
+    @property
+    def _zero(self) -> Joinable:
+        """The optimizer; known to the session by its identity."""
+        return whole(self._whole)
 
     def enter(self) -> None:
         """A block begins: all ranks stand at one place."""
@@ -216,7 +218,7 @@ class Joining:
         parameters, team = self._shard.owned_by(*absent), self._shard.team
         sending = team.rank == session.source
         marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
-        sparse = sparse_gradients(parameters, marks) if sending else {}
+        sparse = sparse_gradients(parameters) if sending else {}
         received, marks, sparse = self._channel.exchange(settings, marks, session.source, sparse, watch)
         if session.shadowing:
             self._arrange(received.members)

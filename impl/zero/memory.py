@@ -57,7 +57,7 @@ def first_in_memory(parameters: Sequence[torch.Tensor]) -> list[int]:
     for device, begin, end, place in spans:
         reach = [each for each in reach if each[0] == device and each[2] > begin]
         for *_, other in reach:
-            if first[other] != first[place] and _overlap(parameters[other], parameters[place]):
+            if _overlap(parameters[other], parameters[place]):
                 one, another = sorted((first[other], first[place]))
                 first = [one if head == another else head for head in first]
         reach.append((device, begin, end, place))
@@ -84,9 +84,9 @@ def _span(parameter: torch.Tensor) -> tuple[str, int, int]:
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two parameters whose spans meet share an element; the second does not begin before the first."""
-    apart, rest = divmod(other.data_ptr() - one.data_ptr(), one.element_size())
-    if rest or one.dtype != other.dtype:
+    if one.dtype != other.dtype:
         return True
+    apart = (other.data_ptr() - one.data_ptr()) // one.element_size()
     marks = torch.zeros(max(extent(one), apart + extent(other)), dtype=torch.bool, device="cpu")
     one, other = each_once(one), each_once(other)
     marks.as_strided(one.size(), one.stride()).fill_(True)

@@ -25,14 +25,15 @@ class Mirror:
         self._copies = self._begin(self._first)
 
     def _begin(self, step: int) -> Copies:
-        copies = self._shard.copies = Copies(self._distance)
-        self._shard.keep_copy(step=step)
+        copies = Copies(self._distance, self._shard.team)
+        self._shard.copy_into(copies, step)
+        self._shard.copies = copies  # now that the first exchange has not failed
         return copies
 
     @property
     def team(self) -> Team:
         """The ranks that share the state."""
-        return self._copies.team or self._shard.team
+        return self._copies.team
 
     @property
     def steps(self) -> int:

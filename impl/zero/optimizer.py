@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,11 +26,10 @@ from .arguments import (
 from .groups import Group
 from .joining import ACTS, CONSOLIDATE, HOOKS, STEP, Joining
 from .mirror import Mirror
-from .overlapping import Overlap, OverlapInfo
-from .partition import ShardPlan
+from .overlapping import Overlap
 from .publisher import Publisher
 from .shard import Shard
-from .weak import Weak
+from .weak import whole
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         self.overlap = Overlap(self.shard, self._joining) if overlap_with_ddp else None
         #: what ``regroup`` goes on from; None says that a lost rank takes its shard with it
         self.mirror: Mirror | None = None
-        if overlap_with_ddp:
+        if self.overlap is not None:
+            self._overlap_info = self.overlap.info  # torch's name
             check_own_memory(self.shard.parameters())
             if parameters_as_bucket_view:
                 logger.warning("parameters_as_bucket_view=True is ignored together with overlap_with_ddp=True.")
@@ -203,11 +204,9 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
 
     # --- overlap with DDP's backward
 
-    def _init_zero_for_overlap(self, plan: ShardPlan) -> None:
-        """Fix the owners, once, before the first overlapped step."""
-        if self.overlap is None:
-            raise AssertionError("owners are fixed late only with overlap_with_ddp=True")
-        self.overlap.fix_owners(plan)
+    def _init_zero_for_overlap(self, *_: Any) -> None:
+        """Refused: torch's hooks call it; ours name the owners without it."""
+        raise AssertionError("owners are fixed late only with overlap_with_ddp=True, and by the overlap hooks alone")
 
     # --- checkpoints
 
@@ -398,10 +397,6 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         return self.shard.team.rank
 
     @property
-    def _overlap_info(self) -> OverlapInfo | None:
-        return None if self.overlap is None else self.overlap.info
-
-    @property
     def _all_params(self) -> list[torch.Tensor]:
         """All parameters, group after group."""
         return self.shard.parameters()
@@ -434,8 +429,6 @@ class _ZeROJoinHook(FollowingHook):
 
     acts = ACTS
     leads = False
-    #: the optimizer; it keeps the hook
-    zero = Weak[ZeroRedundancyOptimizer]()
 
     def __init__(self, zero: Any) -> None:
         if not isinstance(zero, ZeroRedundancyOptimizer):
@@ -443,13 +436,17 @@ class _ZeROJoinHook(FollowingHook):
                 "ZeRO's join hook serves a ZeroRedundancyOptimizer only, but it was given a "
                 f"{type(zero).__name__}: let Join build it by listing the optimizer among the joinables."
             )
-        self.zero = zero
+        self._zero = weakref.ref(zero)
         super().__init__()
 
+    @property
+    def zero(self) -> ZeroRedundancyOptimizer:
+        """The optimizer; it keeps the hook."""
+        return whole(self._zero)
+
     def main_hook(self) -> None:
-        """Perform an optimizer step; nothing on a joined rank, which follows those of the others."""
-        session = self.zero._join_session
-        if session is None or not session.shadowing:
+        """Perform an optimizer step; nothing in a context, where joined ranks follow those of the others."""
+        if self.zero._join_session is None:
             self.zero.step()
 
     def entered(self) -> None:
@@ -470,10 +467,8 @@ class _ZeROJoinHook(FollowingHook):
             self._call({**self.zero._optimizer_step_post_hooks, **_global_optimizer_post_hooks})
         elif act == HOOKS:
             self._call({**_global_optimizer_pre_hooks, **self.zero._optimizer_step_pre_hooks})
-        elif act == CONSOLIDATE:
-            self.zero._joining.consolidate(session, None)
         else:
-            raise AssertionError(f"ZeRO has no act {act}; its acts are {ACTS}")
+            self.zero._joining.consolidate(session, None)
 
     def _call(self, hooks: dict[int, Callable[..., Any]]) -> None:
         for hook in hooks.values():

@@ -33,34 +33,31 @@ class ShardPlan:
             raise PlanError("a parameter with a negative number of elements")
 
     @staticmethod
-    def greedy(numels: Sequence[int], world: int, first: Sequence[int] | None = None) -> ShardPlan:
+    def greedy(numels: Sequence[int], world: int, first: Sequence[int]) -> ShardPlan:
         """Largest parameter first, each onto the rank with the least so far (ZERO-007)."""
         return ShardPlan(world, (), ()).changed([None] * len(numels), numels, first)
 
-    def changed(
-        self, owners: Sequence[int | None], numels: Sequence[int], first: Sequence[int] | None = None
-    ) -> ShardPlan:
+    def changed(self, owners: Sequence[int | None], numels: Sequence[int], first: Sequence[int]) -> ShardPlan:
         """The plan of other parameters, some of which have an owner and keep it (ZERO-014); others are added.
 
         ``first``: by parameter, the place of the first one that has its memory. They go to one owner.
         """
+        full = {place: owner for place, owner in enumerate(owners) if owner is not None}
         loads = [0] * self.world
-        for owner, numel in zip(owners, numels, strict=True):
-            if owner is not None:
-                loads[owner] += numel
+        for place, owner in full.items():
+            loads[owner] += numels[place]
         together: dict[int, list[int]] = {}
-        for place, head in enumerate(range(len(numels)) if first is None else first):
+        for place, head in enumerate(first):
             together.setdefault(head, []).append(place)
-        full = list(owners)
         # sorted() is stable: equal sizes keep their order, so every rank makes the same plan
         for places in sorted(together.values(), key=lambda places: -sum(numels[place] for place in places)):
-            known = [owner for place in places if (owner := owners[place]) is not None]
+            known = [full[place] for place in places if place in full]
             chosen = known[0] if known else loads.index(min(loads))
             for place in places:
-                if owners[place] is None:
+                if place not in full:
                     full[place] = chosen
                     loads[chosen] += numels[place]
-        return ShardPlan(self.world, tuple(numels), tuple(owner for owner in full if owner is not None))
+        return ShardPlan(self.world, tuple(numels), tuple(full[place] for place in range(len(numels))))
 
     def owned_by(self, rank: int) -> tuple[int, ...]:
         """Global indices of the parameters that ``rank`` owns, ascending."""

@@ -154,8 +154,6 @@ class Transfers:
 
     def publish_of(self, owner: GroupRank) -> None:
         """Send one owner's present values to everyone, and wait until they have arrived."""
-        if self._team.size == 1:
-            return
         for kind in self._shards:
             _bring([Broadcasts(self._transfers_of(owner, kind))], None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Number
@@ -32,16 +33,13 @@ from .copies import Content, Copies
 from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
-from .weak import Weak
+from .weak import whole
 
 logger = logging.getLogger(__name__)
 
 
 class Shard:
     """The parameters that this rank owns, the ordinary optimizer that steps them, and the state of both."""
-
-    #: the optimizer whose groups users read and write
-    exposed = Weak[torch.optim.Optimizer]()
 
     def __init__(
         self,
@@ -50,7 +48,7 @@ class Shard:
         constructor: Callable[..., torch.optim.Optimizer],
         defaults: dict[str, Any],
     ) -> None:
-        self.exposed = exposed
+        self._exposed = weakref.ref(exposed)
         #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
         self.team = team
         parameters = self.parameters()
@@ -77,6 +75,11 @@ class Shard:
         self.steps_since_consolidation = 0
         #: copies of the shard here and on another rank; None unless they were asked for
         self.copies: Copies | None = None
+
+    @property
+    def exposed(self) -> torch.optim.Optimizer:
+        """The optimizer whose groups users read and write."""
+        return whole(self._exposed)
 
     # --- who owns what
 
@@ -380,19 +383,17 @@ class Shard:
 
     # --- copies of the shard on another rank
 
-    def keep_copy(self, watch: Watch | None = None, *, step: int | None = None) -> None:
-        """A step has ended on all ranks: copy what this one owns, if that was asked for. All ranks make this call.
+    def keep_copy(self, watch: Watch | None = None) -> None:
+        """A step has ended on all ranks: copy what this one owns, if that was asked for. All ranks make this call."""
+        if self.copies is not None:
+            self.copy_into(self.copies, self.copies.steps + 1, watch)
 
-        ``step``: its number; that after the last one where it is not given.
-        """
-        copies = self.copies
-        if copies is None:
-            return
+    def copy_into(self, copies: Copies, step: int, watch: Watch | None = None) -> None:
+        """Copy what this rank owns, as it is after the step of this number. All ranks make this call."""
         states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
-        number = copies.steps + 1 if step is None else step
-        copies.exchange(self.team, content, self._counted(), number, self.device, watch)
+        copies.exchange(content, self._counted(), step, self.device, watch)
 
     def restore(self, team: Team, kept: Content, settings: Sequence[Group], counted: Counters) -> None:
         """Share what the ranks of this team have kept, all of it together, as a state of before; call it on each.

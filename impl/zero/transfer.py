@@ -67,7 +67,7 @@ class Transfer:
 
     def give_up(self, movable: Container[int]) -> None:
         """Give the members of a message that has not come other memory, if their ids are among the movable ones."""
-        if self._pending is None or self._pending.buffer is self._buffer or self._flat is not None:
+        if self._pending is None or self._pending.buffer is self._buffer:
             return
         for member in self.members:
             if id(member) in movable:

@@ -65,7 +65,7 @@ def a_lost_shard_is_not_restored() -> None:
 @defect("JOIN-057", worlds=(3,))
 def the_copies_are_taken_for_those_of_the_next_rank() -> None:
     """They come from the one before."""
-    edit("(team.rank - self._away(team)) % team.size: self", "(team.rank + self._away(team)) % team.size: self")
+    edit("(team.rank - self._away()) % team.size: self", "(team.rank + self._away()) % team.size: self")
 
 
 @defect("JOIN-057", worlds=(3,))
@@ -362,6 +362,15 @@ def shards_of_other_ranks_go_on() -> None:
 def who_is_left_alone_cannot_fail() -> None:
     """A rank that is left alone and fails by itself is told that the failure guard is off."""
     edit("if team.size == 1:", "if False:", within="regroup")
+
+
+@defect("JOIN-057")
+def refused_copies_are_made_in_every_step() -> None:
+    """Where copies of a shard are refused, as states that cannot leave their process, every later step is refused."""
+    edit(
+        "self._shard.copy_into(copies, step)\n    self._shard.copies = copies",
+        "self._shard.copies = copies\n    self._shard.copy_into(copies, step)",
+    )
 
 
 @defect("JOIN-057", worlds=(3,))

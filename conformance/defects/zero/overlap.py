@@ -17,10 +17,7 @@ def closure_beside_gradients_is_dropped() -> None:
 @defect("ZERO-028")
 def delayed_initialisation_without_overlap() -> None:
     """The delayed initialisation without overlap is refused with an error of its own making."""
-    edit(
-        "if self.overlap is None:\n        raise AssertionError(",
-        "if self.overlap is None:\n        raise RuntimeError(",
-    )
+    edit("raise AssertionError(", "raise RuntimeError(", within="_init_zero_for_overlap")
 
 
 @defect("ZERO-024")

@@ -37,7 +37,7 @@ def added_group_is_not_sent() -> None:
 @defect("ZERO-014")
 def added_groups_are_spread_as_if_nobody_owned_anything() -> None:
     """Owners of an added group are chosen without regard to what each rank owns already."""
-    edit("loads[owner] += numel\n", "pass\n", within="changed")
+    edit("loads[owner] += numels[place]", "pass", within="changed")
 
 
 @defect("ZERO-014")
@@ -89,10 +89,10 @@ def consolidated_to_the_last_rank() -> None:
 def each_rank_begins_with_itself() -> None:
     """Each rank gives itself the largest parameter, so the ranks disagree about the owners."""
     edit(
-        "    if overlap_with_ddp:\n",
+        "    if self.overlap is not None:\n        self._overlap_info",
         "    rolled = tuple((owner + team.rank) % team.size for owner in self.shard.plan.owners)\n"
-        "    self.shard.plan = ShardPlan(team.size, self.shard.plan.numels, rolled)\n"
-        "    if overlap_with_ddp:\n",
+        "    self.shard.plan = type(self.shard.plan)(team.size, self.shard.plan.numels, rolled)\n"
+        "    if self.overlap is not None:\n        self._overlap_info",
     )
 
 
