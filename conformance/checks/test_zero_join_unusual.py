@@ -144,6 +144,51 @@ def test_sparse_gradients_reach_the_shards_of_ranks_that_have_joined(ranks):
         assert ranks(train_tables, schedule) == [True] * ranks.world, f"schedule {schedule}"
 
 
+class Bare(torch.optim.SGD):
+    """Takes no closure."""
+
+    def step(self):
+        super().step()
+
+
+class Twofold(torch.optim.SGD):
+    """Makes a second step where it has a closure."""
+
+    def step(self, closure=None):
+        loss = None if closure is None else closure()
+        super().step()
+        if closure is not None:
+            super().step()
+        return loss
+
+
+def train_with_optimizers_of_ones_own(ctx, schedule):
+    """By class of the local optimizer, where uneven inputs leave other parameters than one process; no closures."""
+    gaps = []
+    for kind in (Bare, Twofold):
+        model = models.Sum(3).to(ctx.device)
+        alone = Alone(ctx, model, "SGD", schedule)
+        alone.optimizer = kind(alone.model.parameters(), lr=0.125)
+        ddp = ctx.subject.DistributedDataParallel(model)
+        zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.125)
+        with ctx.subject.Join([ddp, zero]):
+            for iteration in range(schedule[ctx.rank]):
+                zero.zero_grad()
+                ddp(whole(ctx.rank, iteration).to(ctx.device)).sum().backward()
+                zero.step()
+        for iteration in range(max(schedule)):
+            alone.step(iteration)
+        gaps.append(alone.gap(model))
+    return gaps
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10)
+def test_a_joined_rank_gives_its_optimizer_no_closure_where_live_ranks_give_none(ranks):
+    for schedule in (scenario.linear(ranks.world, 1), scenario.linear(ranks.world, 1)[::-1]):
+        for rank, gaps in enumerate(ranks(train_with_optimizers_of_ones_own, schedule)):
+            assert gaps == [None, None], f"rank {rank}, schedule {schedule}"
+
+
 def train_with_closure_and_keyword(ctx, schedule):
     """Steps that are given a closure and a keyword; whether the keyword came back, and the gap at the end."""
     model = models.Sum(3).to(ctx.device)

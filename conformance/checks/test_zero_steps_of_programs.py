@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import functools
+import os
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from conformance.api.schedules import linear, one_long
 from conformance.fixtures.models import integers
 from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.sharding import Decaying, Restarting, first_gap, give, some_parameters
+from conformance.fixtures.training import private
 from conformance.ranks import caught
 from conformance.subjects import Unsupported
 
@@ -214,6 +217,71 @@ def step_with_one_memory(ctx, make, places, added, frozen, views):
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
     told = [ranks(beside_the_ordinary, step_with_one_memory, *scenario, views) for views in (False, True)]
     assert told == [[None] * ranks.world] * 2
+
+
+def step_beside_a_real_view(ctx, make):
+    """A view of imaginary parts, of which one is a complex parameter's, is added after the first of three steps."""
+    memory = integers(6).to(ctx.device, torch.complex64)
+    params = [nn.Parameter(memory[5:]), nn.Parameter(torch.view_as_real(memory)[:, 1])]
+    optimizer = make(params[:1], torch.optim.SGD, lr=0.5, momentum=0.5)
+    for iteration in range(3):
+        give(params, iteration)
+        optimizer.step()
+        if iteration == 0:
+            optimizer.add_param_group({"params": params[1:]})
+    return params
+
+
+@check("ZERO-008", worlds=MANY)
+def test_parameters_with_memory_in_common_may_be_of_different_dtypes(ranks):
+    assert ranks(beside_the_ordinary, step_beside_a_real_view) == [None] * ranks.world
+
+
+def own_side_by_side(ctx):
+    """How many parameters of each group this rank owns; they are of several dtypes, side by side in one memory."""
+    memory = torch.zeros(12, dtype=torch.float64, device=ctx.device)
+    params = [nn.Parameter(memory[:4]), nn.Parameter(memory[4:8].view(torch.float32))]
+    zero = ctx.subject.ZeroRedundancyOptimizer(params[:1], torch.optim.SGD, lr=0.5)
+    zero.add_param_group({"params": params[1:]})
+    return [len(group["params"]) for group in private(zero, "optim").param_groups]
+
+
+@check("ZERO-007", "ZERO-014", worlds=MANY)
+def test_parameters_side_by_side_in_one_memory_go_to_whoever_has_the_least(ranks):
+    expected = [[1, 0], [0, 1], *[[0, 0]] * (ranks.world - 2)]
+    assert ranks(own_side_by_side) == expected
+
+
+def step_over_hosts(ctx, make, views):
+    """Two parameters on hosts of their own, so that further ranks own nothing."""
+    params = [nn.Parameter(integers(6, 4, seed=place).to(ctx.device)) for place in range(2)]
+    optimizer = make(params, torch.optim.SGD, lr=0.5, momentum=0.5, parameters_as_bucket_view=views)
+    for iteration in range(3):
+        give(params, iteration)
+        # an implementation that asks is told that every rank has a host of its own
+        with mock.patch.dict(os.environ, {"JOINERY_HOSTID": f"host {ctx.rank}"}):
+            optimizer.step()
+    return params
+
+
+@check("ZERO-008", worlds=(3, 4))
+def test_hosts_that_own_nothing_get_what_others_step(ranks):
+    told = [ranks(beside_the_ordinary, step_over_hosts, views) for views in (False, True)]
+    assert told == [[None] * ranks.world] * 2
+
+
+def show_places(ctx):
+    """How many ranks an optimizer over all but the first is shared by, and who this one is among them and among all."""
+    group = dist.new_group(range(1, ctx.world))
+    if ctx.rank == 0:
+        return None
+    zero = ctx.subject.ZeroRedundancyOptimizer(some_parameters(ctx), torch.optim.SGD, process_group=group, lr=0.5)
+    return [private(zero, name) for name in ("world_size", "rank", "global_rank")]
+
+
+@check("ZERO-001", worlds=(3, 4))
+def test_an_optimizer_shows_who_shares_it(ranks):
+    assert ranks(show_places) == [None, *([ranks.world - 1, rank - 1, rank] for rank in range(1, ranks.world))]
 
 
 def tie(params, _):

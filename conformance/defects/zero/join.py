@@ -241,3 +241,15 @@ def hooks_of_joined_ranks_consolidate_later() -> None:
 def gradients_for_joined_ranks_lie_row_by_row() -> None:
     """A joined rank is given gradients that do not lie as their parameters do: a fused optimizer mixes elements up."""
     edit("laid_out_like(view, model)", "view")
+
+
+@defect("ZERO-022")
+def joined_ranks_give_a_closure_to_whoever_takes_one() -> None:
+    """An optimizer that steps otherwise with a closure gets one on ranks that have joined."""
+    edit(" and closure.default is closure.empty", "")
+
+
+@defect("DDPJ-014", worlds=(3,))
+def steps_by_hand_are_told_in_overlap_mode_too() -> None:
+    """In overlap mode, where step() does nothing, a rank that calls it says so, and the others have not called it."""
+    edit("if session is not None and zero.overlap is None:", "if session is not None:")

@@ -126,3 +126,21 @@ def closures_see_old_shards_of_others() -> None:
 def loading_keeps_what_was_consolidated() -> None:
     """After another state has been loaded, the one that was consolidated before can still be saved."""
     edit("self.shard.consolidated = None", "pass", within="load_state_dict")
+
+
+@defect("ZERO-008")
+def memory_is_compared_by_the_element() -> None:
+    """Whether parameters of two dtypes have memory in common is told by numbers of elements."""
+    edit("if one.dtype != other.dtype:", "if False:", within="_overlap")
+
+
+@defect("ZERO-007")
+def neighbours_in_memory_go_to_one_owner() -> None:
+    """Parameters of two dtypes that lie side by side count as one."""
+    edit("each[2] > begin]", "each[2] >= begin]")
+
+
+@defect("ZERO-008", worlds=(3,))
+def who_owns_nothing_copies_all_the_same() -> None:
+    """On hosts of their own, a rank without a parameter of its own fails where it would copy none."""
+    edit("if self._staged and self._owned[rank]:", "if self._staged:")
