@@ -40,12 +40,9 @@ class Binding:
         find their way back one by one.
         """
         self.is_open = False
-        top = _top(self._joinable)
-        if top is not self and top is not None and top.is_open:
-            return
-        below = _topmost_open(self.below)
-        if below is not None:
-            below._write()
+        open_one = _topmost_open(_top(self._joinable))
+        if open_one is not None:
+            open_one._write()
             return
         self._joinable._join_binding = None
         self._joinable._join_config = _JoinConfig.construct_disabled_join_config()

@@ -172,15 +172,15 @@ class Join:
                 self._shadow_and_finish(session)
             else:
                 session.report(error)
-        except BaseException as failure:
-            if error is None:
-                session.report(failure)
-            raise
         finally:
             session.close()
 
     def _shadow_and_finish(self, session: BaseSession) -> None:
-        is_last_joiner = session.shadow()
-        session.end()
-        for hook in self._join_hooks:
-            hook.post_hook(is_last_joiner)
+        try:
+            is_last_joiner = session.shadow()
+            session.end()
+            for hook in self._join_hooks:
+                hook.post_hook(is_last_joiner)
+        except BaseException as failure:
+            session.report(failure)
+            raise

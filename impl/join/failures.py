@@ -74,8 +74,7 @@ class FailureNotes:
 
     def end(self) -> None:
         """The session is over for this rank."""
-        if self._key:
-            in_step.tell(self._team, self._key, self._store)
+        in_step.tell(self._team, self._key, self._store)
 
     def leave(self, error: BaseException) -> None:
         """Leave a note that this rank left by ``error``. Only the first note of a session is kept."""
@@ -94,7 +93,7 @@ class FailureNotes:
         if self._store is None:
             return None
         try:
-            return self._read(self._store)
+            return self._read(self._store) if self._store.check([f"{self._key}/note"]) else None
         except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return None
@@ -113,7 +112,7 @@ class FailureNotes:
         except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return
-        if note is not None and note.rank != self._team.rank:
+        if note.rank != self._team.rank:
             if note.kind == RanksDisagree.__name__:
                 raise RanksDisagree(note.text)
             if goes_on and self._has_taken_part(note):
@@ -131,9 +130,7 @@ class FailureNotes:
 
     # in the store; each may raise RuntimeError where its host is gone
 
-    def _read(self, store: StoreWithDeadline) -> Note | None:
-        if not store.check([f"{self._key}/note"]):
-            return None
+    def _read(self, store: StoreWithDeadline) -> Note:
         return Note(**json.loads(store.get(f"{self._key}/note")))
 
     def _write(self, note: Note) -> None:

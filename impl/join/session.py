@@ -324,35 +324,36 @@ class Session(BaseSession):
 
     def _left_open_by_all(self, place: int) -> bool | None:
         """Whether all ranks have left out the last backward of this joinable, as this one has; None: nobody asks."""
-        hook, left_open = self._followers.get(place), self._left_open
-        if hook is None or not hook.left_open() or left_open is None:
+        left_open = self._left_open
+        if left_open is None or not self._followers[place].left_open():
             return None
-        if self._state is not SessionState.LIVE or self._channel.unreported is not None:
-            return None  # unreported: the announcement that the others have made for it will not fit this rank's
+        if self._channel.unreported is not None:
+            return None  # the announcement that the others have made for it will not fit this rank's
         self._read_message()
         if self._membership.active == 1:
             return None
         ranks, message = self._membership.ranks, self._channel.posted + 1
         watch = partial(self.watch, in_collective=False)  # the others answer in the store
-        self._say_left_open(message)
+        self._say_left_open(left_open, message)
         return left_open.agree(place, self._iterations[place], ranks, message, watch)
 
     def watch(self, failure: Exception | None = None, *, in_collective: bool = True) -> None:
         """Look for failed peers; RuntimeError, too, where this rank waits in a reduction that another has left out."""
         super().watch(failure, in_collective=in_collective)
-        if failure is not None or self._left_open is None:
+        left_open = self._left_open
+        if failure is not None or left_open is None:
             return
         for place, hook in self._followers.items():
-            who = None if hook.left_open() else self._left_open.who(place, self._iterations[place])
+            who = None if hook.left_open() else left_open.who(place, self._iterations[place])
             if who is not None:
                 raise self._only_some_left_open(place, who)
-        self._say_left_open(self._channel.posted)  # one that waits there may go on: this rank is elsewhere
+        self._say_left_open(left_open, self._channel.posted)  # one that waits there may go on: this rank is elsewhere
 
-    def _say_left_open(self, message: int) -> None:
+    def _say_left_open(self, left_open: LeftOpen, message: int) -> None:
         """Say of each backward that is open that this rank comes to its message of this number without it."""
         for place, hook in self._followers.items():
-            if self._left_open is not None and hook.left_open():
-                self._left_open.say(place, self._iterations[place], message)
+            if hook.left_open():
+                left_open.say(place, self._iterations[place], message)
 
     def _only_some_left_open(self, place: int, who: int) -> RuntimeError:
         return RuntimeError(

@@ -44,8 +44,10 @@ def device_of(joinable: Joinable) -> torch.device:
         return device
     if isinstance(device, (str, int)):
         return torch.device(device)
-    hint = "make it a property" if callable(device) else "let it return a torch.device"
-    raise TypeError(f"join_device of {_type(joinable)} is a {_type(device)}, not a torch.device: {hint}.")
+    raise TypeError(
+        f"join_device of {_type(joinable)} is a {_type(device)}, not a torch.device: make it a property that returns "
+        "one."
+    )
 
 
 def _group_of(joinable: Joinable) -> dist.ProcessGroup | None:
@@ -56,8 +58,10 @@ def _group_of(joinable: Joinable) -> dist.ProcessGroup | None:
         raise ValueError(
             f"This process is not a member of the process group of {_type(joinable)}: build the Join on members only."
         )
-    hint = "make it a property" if callable(group) else "let it return a torch.distributed.ProcessGroup"
-    raise TypeError(f"join_process_group of {_type(joinable)} is a {_type(group)}, not a process group: {hint}.")
+    raise TypeError(
+        f"join_process_group of {_type(joinable)} is a {_type(group)}, not a process group: make it a property that "
+        "returns a torch.distributed.ProcessGroup."
+    )
 
 
 def resolved(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:

@@ -192,13 +192,13 @@ def accumulated_batches_await_a_reduction() -> None:
 @defect("JOIN-054")
 def who_waits_for_a_message_answers_nobody() -> None:
     """A rank that has run out waits for an answer from ranks that wait for its own message."""
-    edit("self._say_left_open(self._channel.posted)  # one that waits there may go on: this rank is elsewhere", "pass")
+    edit("self._say_left_open(left_open, self._channel.posted)", "pass")
 
 
 @defect("JOIN-054")
 def of_several_backwards_one_is_answered_for() -> None:
     """Two ranks that have left out the backwards of two models each wait for the other's word about another one."""
-    edit("self._say_left_open(message)", "left_open.say(place, self._iterations[place], message)")
+    edit("self._say_left_open(left_open, message)", "left_open.say(place, self._iterations[place], message)")
 
 
 @defect("JOIN-054")

@@ -14,7 +14,7 @@ def left_in_the_order_of_entering_it_comes_back() -> None:
 @defect("JOIN-038")
 def inner_context_is_taken_off_with_the_outer_one() -> None:
     """Leaving a context disables its joinables though a context inside it is still open."""
-    edit("if top is not self and top is not None and top.is_open:", "if False:")
+    edit("_topmost_open(_top(self._joinable))", "_topmost_open(self.below)", within="take_off")
 
 
 @defect("JOIN-013")
@@ -58,16 +58,16 @@ def the_last_rank_is_not_compared() -> None:
 def hook_beside_a_model_fails_in_silence() -> None:
     """An error in a main hook beside a follower is not told to the peers."""
     edit(
-        "        if error is None:\n            session.report(failure)\n",
-        "        if error is None and not isinstance(session, Session):\n            session.report(failure)\n",
-        within="_leave",
+        "        session.report(failure)\n",
+        "        if not isinstance(session, Session):\n            session.report(failure)\n",
+        within="_shadow_and_finish",
     )
 
 
 @defect("JOIN-038")
 def the_context_around_does_not_come_back() -> None:
     """Where a context inside another is left, its own flags stay on the joinables."""
-    edit("        below._write()\n", "        pass\n")
+    edit("        open_one._write()\n", "        pass\n")
 
 
 @defect("JOIN-024")
@@ -94,7 +94,10 @@ def stays_bound_where_it_could_not_be_entered() -> None:
 @defect("JOIN-038")
 def built_inside_and_never_entered_it_stays() -> None:
     """A context that was built inside another one, and never entered, stays on its joinables when that one is left."""
-    edit("if top is not self and top is not None and top.is_open:", "if top not in (self, None):")
+    edit(
+        "open_one = _topmost_open(_top(self._joinable))",
+        "open_one = _topmost_open(self.below) if _top(self._joinable) is self else _top(self._joinable)",
+    )
 
 
 @defect("JOIN-038")
@@ -216,8 +219,8 @@ def the_last_one_looks_at_one_model_only() -> None:
 def the_outer_contexts_session_does_not_come_back() -> None:
     """Behind a context inside another a joinable has the outer one's flags, and still the session of the inner one."""
     edit(
-        "        below._write()\n",
-        "        self._joinable._join_binding = below\n        self._joinable._join_config = below._config\n",
+        "        open_one._write()\n",
+        "        self._joinable._join_binding = open_one\n        self._joinable._join_config = open_one._config\n",
     )
 
 

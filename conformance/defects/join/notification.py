@@ -81,7 +81,7 @@ def others_return_a_handle() -> None:
 @defect("JOIN-055")
 def post_hooks_may_notify_for_nothing() -> None:
     """Notifications of a post hook count on ranks that came last, and on no others."""
-    edit("    session.end()\n", "")
+    edit("        session.end()\n", "")
 
 
 @defect("JOIN-055")

@@ -130,7 +130,7 @@ def only_the_first_forward_that_fails_on_all_ranks_is_left_out() -> None:
 @defect("JOIN-024")
 def backward_left_out_is_told_to_nobody() -> None:
     """A rank goes on after a forward whose backward it has left out, though the others reduce it."""
-    edit("not hook.left_open() or left_open is None", "True")
+    edit("left_open is None or not self._followers[place].left_open()", "True")
 
 
 @defect("JOIN-024")
@@ -292,9 +292,10 @@ def plain_joinable_beside_ddp_is_not_shadowed() -> None:
 def post_hooks_do_not_wait() -> None:
     """A rank runs its post hooks when it has run out of inputs itself, before the others have."""
     edit(
-        "    is_last_joiner = session.shadow()\n    session.end()\n"
-        "    for hook in self._join_hooks:\n        hook.post_hook(is_last_joiner)\n",
-        "    for hook in self._join_hooks:\n        hook.post_hook(False)\n    session.shadow()\n    session.end()\n",
+        "        is_last_joiner = session.shadow()\n        session.end()\n"
+        "        for hook in self._join_hooks:\n            hook.post_hook(is_last_joiner)\n",
+        "        for hook in self._join_hooks:\n            hook.post_hook(False)\n"
+        "        session.shadow()\n        session.end()\n",
     )
 
 
@@ -314,10 +315,10 @@ def post_hooks_of_last_joiners_only() -> None:
 def post_hooks_run_after_an_error() -> None:
     """The post hooks run even when the body has raised."""
     edit(
-        "            session.report(error)\n    except",
+        "            session.report(error)\n    finally",
         "            session.report(error)\n"
         "            for hook in self._join_hooks:\n"
-        "                hook.post_hook(False)\n    except",
+        "                hook.post_hook(False)\n    finally",
     )
 
 
@@ -426,7 +427,7 @@ def post_hooks_leave_out_who_ran_out_early() -> None:
 @defect("JOIN-039")
 def only_exceptions_of_hooks_are_told() -> None:
     """A rank that fails in a hook by what is no Exception, such as KeyboardInterrupt, tells nobody."""
-    edit("except BaseException as failure:", "except Exception as failure:", within="Join._leave")
+    edit("except BaseException as failure:", "except Exception as failure:", within="_shadow_and_finish")
 
 
 @defect("JOIN-054")
