@@ -1,4 +1,4 @@
-"""This process's TCP connections, those of C++ code included, as Linux lists them."""
+"""This process's connections by IP, those of C++ code included, as Linux lists them."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def own_connections() -> Iterator[tuple[int, socket.socket]]:
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             with socket.socket(fileno=os.dup(int(name))) as copy:
-                if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
+                if copy.family in (socket.AF_INET, socket.AF_INET6):  # of UDP the kernel tells no bytes
                     yield int(name), copy

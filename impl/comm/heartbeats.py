@@ -58,7 +58,7 @@ class Peer:
         self.connection = connection
         self.rank: int | None = None
         self.called: int | None = None  # the rank that was called, on the side that called
-        self.process: Process | None = None
+        self.process: Process  # of the other side, once its rank is known
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
         self.signs: Signs = None  # of its process, when half of the detection time had passed
@@ -107,15 +107,15 @@ class Heartbeats:
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._world = weakref.ref(dist.group.WORLD) if dist.group.WORLD is not None else lambda: None
         self._beat_s = detection_s / _BEATS_IN_DETECTION
         self._last_pass = time.monotonic()
         self._next_beat = 0.0
         host, port, *_ = self._listener.getsockname()
-        self._rendezvous.publish((host, port))
+        self._rendezvous.publish(store, (host, port))
 
-    def start(self) -> None:
-        """Begin; the end of the program ends it."""
+    def start(self, world: dist.ProcessGroup) -> None:
+        """Begin; the end of the program ends it, and so does that of the world."""
+        self._world = weakref.ref(world)
         for work in (self._beat, self._meet):
             threading.Thread(target=self._run, args=(work,), name="joinery-heartbeats", daemon=True).start()
 
@@ -134,7 +134,7 @@ class Heartbeats:
 
     def mark_affected(self) -> None:
         """This rank is about to fail because another has: whatever becomes of it is not the cause."""
-        if self.losses.add_affected(self.rank):
+        if self.losses.add_affected(self.rank, self.losses.epoch):
             self._tell({"affected": self.rank, "epoch": self.losses.epoch})
 
     def stand(self, members: str, begun: float, place: str) -> None:
@@ -148,7 +148,7 @@ class Heartbeats:
             self._pass_on(wait, self._looks)
 
     def _pass_on(self, wait: stalls.Wait, look: int) -> None:
-        if self.waits.add(wait, look):
+        if self.waits.add(wait, look, time.monotonic()):
             self._tell({"waits": vars(wait), "look": look})
 
     def tell_stall(self, members: str, waits: list[stalls.Wait]) -> None:
@@ -230,7 +230,7 @@ class Heartbeats:
                     self._to_call.add(peer.called)
                 self._drop(peer)
             return
-        if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank) or peer.process is None:
+        if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank):
             return
         same_machine = self._process.is_on_same_machine(peer.process)
         if not peer.looked:
@@ -247,7 +247,7 @@ class Heartbeats:
 
     def _learn(self, loss: Loss) -> None:
         """Take note of a loss and pass it on, if it is new."""
-        if self.losses.add(loss):
+        if self.losses.add(loss, time.monotonic()):
             self._tell({"loss": loss.as_json()})
 
     def _tell(self, said: dict[str, object]) -> None:
@@ -330,7 +330,7 @@ class Heartbeats:
         elif "stall" in said:
             if self.waits.declare(str(said["stall"]), str(said["mark"])):
                 self._tell(said)
-        elif "affected" in said and self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
+        elif self.losses.add_affected(int(said["affected"]), int(said["epoch"])):
             self._tell(said)
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
@@ -347,10 +347,9 @@ class Heartbeats:
 
     def _drop(self, peer: Peer) -> None:
         with self._lock:
-            if peer in self._peers:
-                self._peers.remove(peer)
-                self._selector.unregister(peer.connection)
-                peer.connection.close()
+            self._peers.remove(peer)
+            self._selector.unregister(peer.connection)
+            peer.connection.close()
 
 
 def neighbours(rank: int, size: int) -> set[int]:
@@ -370,8 +369,7 @@ _begun_here: weakref.WeakSet[Heartbeats] = weakref.WeakSet()
 def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
     """The beats of the default group, begun where it was not; None where there can be none."""
     world = dist.group.WORLD
-    if world is None:
-        return None
+    assert world is not None  # torch.distributed knows a group that has more than one rank
     with _beginning:
         if world not in _by_world:
             _by_world[world] = _begun(world, detection_s)
@@ -389,7 +387,7 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
         beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
     except OSError:  # no socket to be had: then nobody hears of this rank
         return None
-    beats.start()
+    beats.start(world)
     _begun_here.add(beats)
     util.Finalize(None, _leave_all, exitpriority=-100)  # a child of multiprocessing's ends without what atexit holds
     return beats

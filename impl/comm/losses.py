@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ class Loss:
             case End.RAISED:
                 what = f"the program of {name} ({self.where}) has ended with {self.text}"
             case End.LEFT:
-                what = f"{name} ({self.where}) {self.text or 'has left'}, in good order, and takes part in nothing more"
+                what = f"{name} ({self.where}) {self.text}, in good order, and takes part in nothing more"
         return what + (f". The last thing it said it had started: {self.doing}" if self.doing else "")
 
 
@@ -123,12 +122,12 @@ class Losses:
         #: how often the survivors have formed a group anew; what failed before that is over
         self.epoch = 0
 
-    def add(self, loss: Loss, now: float | None = None) -> bool:
+    def add(self, loss: Loss, now: float) -> bool:
         """Take note; False if this rank's end is known already."""
         with self._changed:
             if loss.rank in self._known:
                 return False
-            self._known[loss.rank] = (loss, time.monotonic() if now is None else now)
+            self._known[loss.rank] = (loss, now)
             self._changed.notify_all()
             return True
 
@@ -138,10 +137,10 @@ class Losses:
             self._affected.clear()
             self.epoch += 1
 
-    def add_affected(self, rank: int, epoch: int | None = None) -> bool:
+    def add_affected(self, rank: int, epoch: int) -> bool:
         """This rank fails because of another; False if that is known, or was told before the group was formed anew."""
         with self._changed:
-            if rank in self._affected or epoch not in (None, self.epoch):
+            if rank in self._affected or epoch != self.epoch:
                 return False
             self._affected.add(rank)
             return True
@@ -154,11 +153,10 @@ class Losses:
         """Whether this rank's end is known."""
         return rank in self._known
 
-    def interrupting(self, ranks: Collection[int], now: float | None = None) -> list[Loss]:
+    def interrupting(self, ranks: Collection[int], now: float) -> list[Loss]:
         """The losses for which a wait is to be broken off now."""
         if not self._known:
             return []
-        now = time.monotonic() if now is None else now
         with self._changed:
             first = self._first(ranks)
             failed = not self._affected.isdisjoint(ranks)  # then a rank that has left in good order is missed, too

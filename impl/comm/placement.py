@@ -25,11 +25,9 @@ _known: WeakKeyDictionary[dist.ProcessGroup, bool] = WeakKeyDictionary()
 def on_one_host(team: Team, device: torch.device) -> bool:
     """Whether all ranks of the team share a host.
 
-    Call it on every rank alike: the first call for a group is a collective. ``device``: for a group without a backend
-    for the CPU.
+    Call it on every rank alike, of two or more: the first call for a group is a collective. ``device``: for a group
+    without a backend for the CPU.
     """
-    if team.size == 1:
-        return True
     if team.group not in _known:
         number = int.from_bytes(hashlib.sha256(host().encode()).digest()[:7], "big")
         ends = torch.tensor([number, -number], dtype=torch.int64, device=team.control_device(device))

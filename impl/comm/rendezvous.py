@@ -34,14 +34,13 @@ def store_of(world: dist.ProcessGroup, detection_s: float) -> tuple[dist.Store, 
     None where there is none, or no way between them.
     """
     store = stores.shared_by(world)
-    address = None if store is None else stores.own_address(store)
-    if store is None or address is None:
+    if store is None or (address := stores.own_address(store)) is None:
         return None
     stores.limit_silence(store, detection_s * _STORE_LIMIT)
     with suppress(RuntimeError):  # it has gone: that is found out by the first that is asked of it
         # a new connection to a host that is cut off, or has frozen, would wait for very long
         _with_deadline(store, detection_s).check(["heartbeats/token"])
-        store = stores.of_own(world) or store
+        store = stores.of_own(store)
         stores.limit_silence(store, detection_s * _STORE_LIMIT)
     return store, address
 
@@ -80,15 +79,12 @@ class Rendezvous:
         """Whether all are met, or the store is lost: nothing is asked any more."""
         return self._store is None
 
-    def publish(self, address: Address) -> None:
+    def publish(self, store: dist.Store, address: Address) -> None:
         """Say where this process listens; who calls knows the token, as this process does from now on."""
-        if self._store is None:
-            return
-        store = _with_deadline(self._store, self._detection_s)
-        mine = self._process
+        asked, mine = _with_deadline(store, self._detection_s), self._process
         try:
-            self.token = store.compare_set("heartbeats/token", "", secrets.token_hex(16)).decode()
-            store.set(f"heartbeats/{self._rank}", json.dumps([*address, mine.host, mine.machine, mine.pid]))
+            self.token = asked.compare_set("heartbeats/token", "", secrets.token_hex(16)).decode()
+            asked.set(f"heartbeats/{self._rank}", json.dumps([*address, mine.host, mine.machine, mine.pid]))
         except RuntimeError:
             self._give_up()
 
@@ -130,7 +126,8 @@ class Rendezvous:
     def _asked(self, missing: Collection[int], passed_s: float) -> dict[int, Loss | Address]:
         """By rank that has left anything in the store: how it has ended, or where it listens."""
         store = self._store
-        if store is None or self._has_left:
+        assert store is not None
+        if self._has_left:
             return {}
         self._signs += 1
         store.set(f"heartbeats/{self._rank}/alive", str(self._signs))

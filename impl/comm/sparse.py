@@ -89,8 +89,7 @@ class SparseRound:
             unread.result(0, watch)
         self._team, self._label = team, label
         capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
-        fits = kept is not None and kept.fits(capacities, self._parts)
-        self._first = kept if kept is not None and fits else _Message(team, capacities, self._parts)
+        self._first = kept if kept is not None and kept.fits(self._parts) else _Message(team, capacities, self._parts)
         self._capacity.kept, self._capacity.unread = None, self
         self._flight = self._first.send(self._parts, (0,) * len(capacities), label)
 
@@ -174,9 +173,9 @@ class _Message:
         self._own_counts = self.own[: _COUNT_BYTES * len(capacities)].view(torch.int64)
         self._counts = self.whole.view(team.size, -1)[:, : _COUNT_BYTES * len(capacities)].view(torch.int64)
 
-    def fits(self, capacities: tuple[int, ...], parts: Sequence[torch.Tensor]) -> bool:
-        """Whether this message was made for the same."""
-        return self.capacities == capacities and self._kinds == _kinds(parts)
+    def fits(self, parts: Sequence[torch.Tensor]) -> bool:
+        """Whether this message was made for the like of them. (It is kept while the capacities are its own.)"""
+        return self._kinds == _kinds(parts)
 
     def _views(self, flat: torch.Tensor, places: _Places) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of each tensor, indices (capacity,) and values (capacity, …)."""

@@ -13,7 +13,6 @@ import hashlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Collection, Container
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,9 +61,8 @@ class Waits:
         self._known: set[str] = set()  # marks of the stalls that are known
         self._declared: dict[str, list[Wait]] = {}  # stalls that others have noticed, by members; until it is raised
 
-    def add(self, wait: Wait, look: int, now: float | None = None) -> bool:
+    def add(self, wait: Wait, look: int, now: float) -> bool:
         """Take note; False if that was known."""
-        now = time.monotonic() if now is None else now
         with self._lock:
             seen = self._by_rank.get(wait.rank)
             if seen is not None and look <= seen.look:
@@ -73,9 +71,8 @@ class Waits:
             self._by_rank[wait.rank] = _Seen(wait, look, since, now)
             return True
 
-    def stalled(self, whose: str, ranks: Collection[int], for_s: float, now: float | None = None) -> list[Wait]:
+    def stalled(self, whose: str, ranks: Collection[int], for_s: float, now: float) -> list[Wait]:
         """What these ranks wait for, if all of them have stood for so long on groups of theirs; else nothing."""
-        now = time.monotonic() if now is None else now
         with self._lock:
             if whose in self._declared:
                 return self._declared.pop(whose)

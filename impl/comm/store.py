@@ -34,10 +34,9 @@ def shared_by(group: dist.ProcessGroup) -> dist.Store | None:
     return dist.PrefixStore("joinery", store)
 
 
-def of_own(group: dist.ProcessGroup) -> dist.Store | None:
+def of_own(store: dist.Store) -> dist.Store:
     """The same by a connection of its own, for a thread that must not wait until another has been answered."""
-    store = shared_by(group)
-    if store is None or not isinstance(_innermost(store), dist.TCPStore):
+    if not isinstance(_innermost(store), dist.TCPStore):
         return store
     return store.clone()  # type: ignore[attr-defined, no-any-return]
 

@@ -28,7 +28,7 @@ def loss(rank, end=End.CLOSED, text=""):
 def known(*ends, affected=()):
     made = Losses()
     for rank in affected:
-        made.add_affected(rank)
+        made.add_affected(rank, 0)
     for rank, end, at in ends:
         made.add(loss(rank, end), at)
     return made
@@ -219,7 +219,7 @@ def test_a_rank_that_cannot_be_met_is_lost_when_its_signs_of_life_in_the_store_e
         look(beats, 1.0)
     assert not beats.losses.has(1)
     look(beats, 1.0)
-    (loss,) = beats.losses.interrupting([0, 1])
+    (loss,) = beats.losses.interrupting([0, 1], time.monotonic())
     assert (loss.rank, loss.end) == (1, losses.End.SILENT)
 
 
@@ -350,9 +350,8 @@ class Slow(dist.HashStore):
 
 def beating(store, detection_s, monkeypatch):
     beats, world = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, detection_s), Slow()
-    beats._world = lambda: world
     monkeypatch.setattr(heartbeats.dist, "group", SimpleNamespace(WORLD=world))
-    beats.start()
+    beats.start(world)
     assert store.asked.wait(10)
     return beats
 

@@ -71,10 +71,9 @@ def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
         store.add("sum", "many")
 
 
-def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store(monkeypatch):
+def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store():
     shared = dist.PrefixStore("joinery", dist.TCPStore("localhost", 0, 1, True, timeout=timedelta(seconds=5)))
-    monkeypatch.setattr(stores, "shared_by", lambda _group: shared)
-    own, heard = stores.of_own(None), []
+    own, heard = stores.of_own(shared), []
     waiting = threading.Thread(target=lambda: heard.append(shared.get("said")), daemon=True)
     waiting.start()
     time.sleep(0.3)

@@ -537,7 +537,7 @@ def a_shared_table_gets_a_sparse_gradient() -> None:
 @defect("DDP-034")
 def sparse_messages_are_reused_in_another_dtype() -> None:
     """The sparse gradients of a model that was cast travel in the dtype that they had before."""
-    edit(" and self._kinds == _kinds(parts)", "")
+    edit("return self._kinds == _kinds(parts)", "return len(self._kinds) == len(parts)")
 
 
 @defect("DDP-057")

@@ -10,7 +10,7 @@ from ..planting import defect, edit, swap
 @defect("JOIN-057")
 def nobody_gives_signs_of_life() -> None:
     """Heartbeats are made and never begun."""
-    swap(Heartbeats, "start", lambda self: None)
+    swap(Heartbeats, "start", lambda self, world: None)
 
 
 @defect("JOIN-057")
