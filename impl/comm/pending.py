@@ -225,6 +225,7 @@ def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool =
 
 def fail(error: Exception, watch: Watch, place: str, team: Team) -> NoReturn:
     """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
+    team.tally.failed = True
     try:
         with _placed(place, team):
             watch(*([error] if isinstance(error, RuntimeError) else []))

@@ -35,7 +35,9 @@ class Tally:
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
-    __slots__ = ("blocks", "buffers_travel", "doubt", "hooks_communicate", "label", "started", "thread", "where")
+    __slots__ = (
+        "blocks", "buffers_travel", "doubt", "failed", "hooks_communicate", "label", "started", "thread", "where",
+    )  # fmt: skip
 
     #: of the group on which this process has started a collective last
     latest: ClassVar[Tally | None] = None
@@ -44,6 +46,8 @@ class Tally:
         self.started = 0
         #: once a join block has failed: makes sure, before the next collective, that the ranks are in step
         self.doubt: Callable[[Any], None] | None = None
+        #: whether a wait of ours on the group has failed here: then those of its other ranks fail by themselves
+        self.failed = False
         #: whether forwards of some model have synchronised buffers, or will
         self.buffers_travel = False
         #: whether hooks of the program's have been seen to start collectives

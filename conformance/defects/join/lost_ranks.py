@@ -383,3 +383,7 @@ def a_second_loss_ends_the_job() -> None:
 def what_has_not_come_is_taken_apart() -> None:
     """When an owner is lost, parameters with memory in common get memory of their own."""
     edit("if id(member) in movable:", "if True:")
+@defect("JOIN-024")
+def errors_of_other_groups_are_told_in_the_innermost_context_only() -> None:
+    """A rank whose own collective failed on another group tells the peers of the inner one of two contexts only."""
+    edit("if cause == unknown and not", "if cause == unknown and unknown not in notes and not", within="_explain")

@@ -1,0 +1,440 @@
+"""Failures further: without a guard, with a store that ends or is asked for a short time, in collectives of the
+program's own, and by errors of an unusual kind."""
+
+import atexit
+import contextlib
+import datetime
+import os
+import signal
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from conformance.api.checking import NotRun, check
+from conformance.checks.test_failures_unguarded import a_store_that_ends, train_once, with_notes
+from conformance.fixtures import models
+from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.training import ddp, scalar_means
+from conformance.ranks import Finished, caught
+from conformance.subjects import DETECTION
+
+UNGUARDED = {DETECTION: "0"}
+SOON = {DETECTION: "1"}  # seconds of silence
+LATE_S = 0.2
+SHORT_S = 0.4
+DEADLINE_S = 15.0
+
+
+def killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def names_rank(error, number):
+    return error is not None and f"rank {number}" in error.text
+
+
+# -- JOIN-024: in contexts inside each other, without a guard
+
+
+def leave_two_contexts(ctx):
+    """Rank 0 leaves two contexts by an error, for which the others wait; then all leave two by an error, the last rank
+    late, and go on in two more. The errors of these, and the gradients of the last."""
+    told, seen = [], []
+    for turn in ("rank 0 fails", "all fail", "none fails"):
+        if turn != "none fails":
+            outer, inner = (ddp(ctx, models.scalar(), process_group=group) for group in [dist.new_group()] * 2)
+        last, seen = ctx.rank == ctx.world - 1, []
+
+        def train(turn=turn, outer=outer, inner=inner, late=LATE_S if last else 0.0, seen=seen):
+            with outer.join(), inner.join():
+                seen += [train_once(ctx, model, 0) for model in (outer, inner)]
+                if turn == "all fail":
+                    time.sleep(late)
+                if turn == "all fail" or (turn, ctx.rank) == ("rank 0 fails", 0):
+                    raise BadBatch("spilled the tea")
+                if turn == "rank 0 fails":
+                    train_once(ctx, inner, 1)
+
+        told.append(caught(train))
+    return told, seen
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_without_a_guard_peers_are_told_of_errors_and_a_late_one_is_waited_for(ranks):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(leave_two_contexts, env=UNGUARDED, stall_s=DEADLINE_S)
+    for rank, (told, seen) in enumerate(run.values()):
+        first, second, third = told
+        assert first is not None, f"rank {rank} noticed nothing"
+        assert rank == 0 or names_rank(first, 0), f"rank {rank}: {first}"
+        assert second is not None, f"rank {rank}"
+        assert second.is_a(BadBatch), f"rank {rank}: {second}"
+        assert third is None, f"rank {rank}: {third}"
+        assert seen == scalar_means((1,) * ranks.world) * 2, f"rank {rank}"
+
+
+# -- JOIN-024 and JOIN-054: a store that is asked for a short time
+
+
+@contextlib.contextmanager
+def a_store_asked_for_short_times(ctx):
+    """The default group, set up by a store that is asked for a key for so long and no longer."""
+    store = ctx.store.clone()
+    dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=ctx.rank, world_size=ctx.world)
+    store.set_timeout(datetime.timedelta(seconds=SHORT_S))
+    yield
+
+
+def enter_before_the_others_have_left(ctx):
+    """All leave a context by an error, rank 1 when rank 0 has been told that it cannot enter the next one."""
+    with a_store_asked_for_short_times(ctx):
+        model, told = ddp(ctx, models.scalar()), None
+
+        def train():
+            with model.join():
+                train_once(ctx, model, 0)
+                if ctx.rank == 1:
+                    ctx.store.wait(["rank 0 is told"])
+                raise BadBatch("spilled the tea")
+
+        first, begun = caught(train), time.monotonic()
+        if ctx.rank == 0:
+            told = caught(train)
+            ctx.store.set("rank 0 is told", "")
+        lasted = time.monotonic() - begun
+        ctx.meet("all are told")
+        return first, told, lasted
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_enters_long_before_another_has_left_a_failed_context_is_told_which_one(ranks):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(enter_before_the_others_have_left, init=False, stall_s=DEADLINE_S)
+    for rank, (first, told, _) in enumerate(run.values()):
+        assert first is not None, f"rank {rank}"
+        assert first.is_a(BadBatch), f"rank {rank}: {first}"
+        if rank == 0:
+            assert told is not None, "rank 0 has gone on"
+            assert told.is_a(RuntimeError), told
+            assert "1" in told.text, told
+            assert "is gone" not in told.text, told
+
+
+def leave_a_backward_out_for_long(ctx):
+    """Rank 0 leaves out a backward; the others come to theirs when it has waited for them for too long."""
+    with a_store_asked_for_short_times(ctx):
+        model = ddp(ctx, models.scalar())
+
+        def train():
+            with model.join():
+                for iteration in range(3):
+                    loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                    if iteration == 1 and ctx.rank == 0:
+                        continue
+                    if iteration == 1:
+                        ctx.store.wait(["rank 0 is told"])
+                    loss.backward()
+
+        error = caught(train)
+        ctx.store.set("rank 0 is told", "")
+        ctx.meet("all are told")
+        return error
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_leaves_a_backward_out_waits_for_the_others_as_long_as_a_store_may_be_asked(ranks):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(leave_a_backward_out_for_long, init=False, stall_s=DEADLINE_S)
+    for rank, error in enumerate(run.values()):
+        assert error is not None, f"rank {rank} went on"
+        assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+        assert names_rank(error, 0), f"rank {rank}: {error}"
+
+
+# -- JOIN-057: the context behind one in which a rank was lost
+
+
+def lose_one_inside_a_context(ctx):
+    """Rank 1 is killed inside a context; what the others are told there, and in the next one, to which one is late."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+            if ctx.rank == 1:
+                killed()
+            loss.backward()
+
+    first = caught(train)
+    time.sleep(2 * LATE_S if ctx.rank == 2 else 0.0)
+    return first, caught(train)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_peers_of_a_rank_that_was_lost_in_a_context_are_told_so_in_the_next_one_too(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(lose_one_inside_a_context, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes):
+        if rank != 1:
+            assert isinstance(end, Finished), run.summary()
+            for error in end.value:
+                assert error is not None, f"rank {rank} noticed nothing"
+                assert error.is_a(lost), f"rank {rank}: {error}"
+                assert names_rank(error, 1), f"rank {rank}: {error}"
+                assert not names_rank(error, 0), f"rank {rank}: {error}"
+
+
+# -- JOIN-057: collectives of the program's own
+
+
+def fail_in_a_collective_of_the_programs(ctx):
+    """In two contexts rank 0 meets nobody on a group of the program's own, of which nobody is lost; the others go on in
+    the outer one. The error of rank 0, and those of the others in either."""
+    own = dist.new_group(timeout=datetime.timedelta(seconds=SHORT_S))
+    outer, inner = (ddp(ctx, models.scalar(), process_group=dist.new_group()) for _ in range(2))
+    told = []
+
+    def train_inside():
+        with inner.join():
+            train_once(ctx, inner, 0)
+            if ctx.rank == 0:
+                dist.all_reduce(torch.ones(1), group=own)
+            train_once(ctx, inner, 1)
+
+    def train():
+        with outer.join():
+            train_once(ctx, outer, 0)
+            if ctx.rank == 0:
+                train_inside()
+            told.append(caught(train_inside))
+            train_once(ctx, outer, 1)
+
+    told.append(with_notes(train))
+    ctx.meet("all are told")
+    return told
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_collective_of_the_programs_that_fails_on_one_rank_is_told_to_the_others(ranks):
+    lost = ranks.subject.PeerFailed
+    (mine,), *others = ranks(fail_in_a_collective_of_the_programs, stall_s=DEADLINE_S)
+    assert mine is not None, "rank 0 noticed nothing"
+    assert not mine.is_a(lost), mine
+    assert not any(names_rank(mine, other) for other in range(ranks.world)), mine.text  # none of them has failed
+    for rank, told in enumerate(others, 1):
+        for error in told:
+            assert error is not None, f"rank {rank} noticed nothing"
+            assert error.is_a(lost), f"rank {rank}: {error}"
+            assert names_rank(error, 0), f"rank {rank}: {error}"
+
+
+def lose_one_in_two_contexts(ctx):
+    """The last rank is killed inside two contexts, in which the others add up numbers of their own."""
+    outer, inner = ddp(ctx, models.scalar()), ddp(ctx, models.scalar())
+
+    def train():
+        with outer.join(), inner.join():
+            train_once(ctx, inner, 0)
+            if ctx.rank == ctx.world - 1:
+                killed()
+            dist.all_reduce(torch.ones(1))
+
+    return with_notes(train)
+
+
+@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_lost_rank_is_named_once_where_an_error_leaves_two_contexts(ranks):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(lose_one_in_two_contexts, stall_s=DEADLINE_S)
+    (end, _) = run.outcomes
+    assert isinstance(end, Finished), run.summary()
+    assert end.value is not None, "rank 0 noticed nothing"
+    assert end.value.text.count("rank 1") == 1, end.value.text
+
+
+# -- JOIN-024: errors of an unusual kind, and a store that has ended
+
+
+def fail_by_itself(ctx, kind):
+    """Rank 0 leaves a context by an error that leads back to itself; the others are in its backward."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            train_once(ctx, model, 0)
+            if ctx.rank == 0:
+                error = kind("spilled the tea")
+                raise error from error
+            train_once(ctx, model, 1)
+
+    return caught(train)
+
+
+@check("JOIN-023", worlds=(1, 2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_an_error_that_is_its_own_cause_leaves_a_context(ranks):
+    run = ranks.run(fail_by_itself, BadBatch, stall_s=DEADLINE_S, group_timeout_s=1.0)
+    for rank, error in enumerate(run.values()):
+        assert error is not None, f"rank {rank}"
+        assert rank > 0 or error.is_a(BadBatch), f"rank {rank}: {error}"
+
+
+def fail_as_a_backend_does(ctx):
+    """The notes of an error like those of collectives that fail, which leaves a context of one rank."""
+    alone = [dist.new_group([rank]) for rank in range(ctx.world)][ctx.rank]
+    model, error = ddp(ctx, models.scalar(), process_group=alone), dist.DistBackendError("on another group")
+
+    def train():
+        with model.join():
+            train_once(ctx, model, 0)
+            raise error
+
+    return caught(train), getattr(error, "__notes__", [])
+
+
+@check("JOIN-023", worlds=(1, 2), backends=("gloo",), beyond=False)
+def test_nobody_is_looked_for_where_an_error_leaves_a_context_of_one_rank(ranks):
+    for rank, (error, notes) in enumerate(ranks(fail_as_a_backend_does)):
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(dist.DistBackendError), f"rank {rank}: {error}"
+        assert not any("rank" in note for note in notes), f"rank {rank}: {notes}"
+
+
+def fail_when_the_store_has_ended(ctx):
+    """The store ends inside a context, in which the last rank is late twice; then every rank leaves it by an error."""
+    with a_store_that_ends(ctx) as end_it:
+        model, seen = ddp(ctx, models.scalar()), []
+
+        def train():
+            with model.join():
+                train_once(ctx, model, 0)
+                ctx.meet("all have begun")
+                if ctx.rank == 0:
+                    end_it()
+                ctx.meet("the store is gone")
+                for iteration in range(2):
+                    time.sleep(LATE_S if ctx.rank == ctx.world - 1 else 0.0)
+                    seen.append(train_once(ctx, model, iteration))
+                raise BadBatch("spilled the tea")
+
+        error = with_notes(train)
+        ctx.meet("all have left")
+        return seen, error
+
+
+@check("JOIN-023", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_an_error_leaves_a_context_as_it_is_though_the_store_has_ended(ranks):
+    run = ranks.run(fail_when_the_store_has_ended, init=False, stall_s=DEADLINE_S)
+    for rank, (seen, error) in enumerate(run.values()):
+        assert seen == scalar_means((2,) * ranks.world), f"rank {rank}"
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(BadBatch), f"rank {rank}: {error}"
+
+
+# -- JOIN-057: how ranks find each other
+
+
+def train_by_ipv6(ctx):
+    """The last rank is killed in the second iteration of ranks that have set up their group by IPv6."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        raise NotRun("this machine has no IPv6") from None
+    if ctx.rank == 0:
+        store = dist.TCPStore("::1", 0, is_master=True, wait_for_workers=False)
+        ctx.store.set("port", str(store.port))
+    else:
+        store = dist.TCPStore("::1", int(ctx.store.get("port")))
+    dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.world)
+    model = ddp(ctx, models.scalar())
+    seen = [train_once(ctx, model, 0)]
+    if ctx.rank == ctx.world - 1:
+        killed()
+    return seen, caught(train_once, ctx, model, 1)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_find_each_other_by_ipv6(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(train_by_ipv6, init=False, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes[:-1]):
+        assert isinstance(end, Finished), run.summary()
+        seen, error = end.value
+        assert seen == scalar_means((1,) * ranks.world), f"rank {rank}"
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(lost), f"rank {rank}: {error}"
+        assert names_rank(error, ranks.world - 1), f"rank {rank}: {error}"
+
+
+# -- JOIN-057: who ends by an error of its own behind another's
+
+
+def end_by_another_error(ctx):
+    """Rank 2 is killed, which rank 1 learns on a group with it; then that one's program ends by an error of its own,
+    which the loss has nothing to do with, while rank 0 waits for it."""
+    groups = [dist.new_group([first, first + 1]) for first in range(2)]
+    mine = [ddp(ctx, models.scalar(), process_group=groups[place]) for place in range(2) if 0 <= ctx.rank - place < 2]
+    for model in mine:
+        train_once(ctx, model, 0)
+    ctx.meet("all are trained")
+    if ctx.rank == 2:
+        killed()
+    if ctx.rank == 1:
+        assert caught(train_once, ctx, mine[-1], 1) is not None
+        end_by(BadBatch("spilled the tea"))
+    return caught(train_once, ctx, mine[0], 1)
+
+
+def end_by(error):
+    """What Python does at the end of a program, where nobody has caught this error."""
+    sys.last_value = error
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    os._exit(1)
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_ends_by_an_error_of_its_own_behind_a_loss_is_told_with_that_error(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(end_by_another_error, stall_s=DEADLINE_S)
+    end = run.outcomes[0]
+    assert isinstance(end, Finished), run.summary()
+    assert end.value is not None, "rank 0 noticed nothing"
+    assert end.value.is_a(lost), end.value
+    assert "rank 1" in end.value.text, end.value
+    assert "spilled the tea" in end.value.text, end.value
+
+
+# -- JOIN-057: a group whose ranks have met, in a world of which some never have
+
+
+def be_late_in_a_part_of_the_world(ctx):
+    """The last rank never builds a model; the others train on a group of their own, and the store ends before one of
+    them is late for longer than a silent rank is waited for."""
+    with a_store_that_ends(ctx) as end_it:
+        part = dist.new_group(range(ctx.world - 1))
+        if ctx.rank == ctx.world - 1:
+            return ctx.store.wait(["done"])
+        model, seen = ddp(ctx, models.scalar(), process_group=part), []
+        time.sleep(SHORT_S)  # they meet
+        if ctx.rank == 0:
+            end_it()
+        for iteration in range(2):
+            model.zero_grad()
+            loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+            time.sleep(1.6 if (ctx.rank, iteration) == (1, 1) else 0.0)
+            loss.backward()
+            seen.append(model.module.weight.grad.item())
+        dist.barrier(group=part)
+        ctx.store.set("done", "")
+        return seen
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_has_met_its_group_waits_for_it_though_others_of_the_world_were_never_met(ranks):
+    run = ranks.run(be_late_in_a_part_of_the_world, init=False, env=SOON, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes[:-1]):
+        assert isinstance(end, Finished), run.summary()
+        assert end.value == scalar_means((2,) * (ranks.world - 1)), f"rank {rank}"
