@@ -1,5 +1,7 @@
 """Process groups written in Python: Works that demand a timeout, and hold an all-reduce's result in their future."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -9,11 +11,12 @@ from conformance.fixtures.comm_hooks import TINY_MIB, alone, steps
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.joinables import recorder
 from conformance.fixtures.observing import wrapped
-from conformance.fixtures.training import private
+from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import caught
 from conformance.subjects import STRICT, Unsupported
 
 COUNT = 3
+LATE_S = 0.15  # longer than a wait lasts before anybody looks for a failure
 OF_PYTHON = "process groups written in Python"  # what a subject that works through torch.distributed may lack
 
 
@@ -84,6 +87,105 @@ def test_the_result_of_a_groups_own_work_is_taken_from_its_future(ranks, scenari
     for options, env in (({}, {}), ({"gradient_as_bucket_view": True}, {}), ({}, {STRICT: "1"})):
         for rank, seen in enumerate(ranks(train_over, options, scenario, env=env)):
             assert seen == alone(range(ranks.world), count=COUNT), f"rank {rank}, {options}, {env}"
+
+
+class Bare(Waited):
+    """Its future holds the tensor itself, and no list of it."""
+
+    def get_future(self):
+        (result,) = super().get_future().wait()
+        future = torch.futures.Future()
+        future.set_result(result)
+        return future
+
+
+class Plain(dist.Work):
+    """Has no future: what was reduced is where it was."""
+
+    def __init__(self, work):
+        super().__init__()
+        self._work = work
+
+    def wait(self, timeout=None):
+        return self._work.wait() if timeout is None else self._work.wait(timeout)
+
+    def is_completed(self):
+        return self._work.is_completed()
+
+
+class WithBareFutures(Elsewhere):
+    def allreduce(self, tensors, options):
+        reduced = [tensor.clone() for tensor in tensors]
+        return Bare(self._inner.allreduce(reduced, options), reduced)
+
+
+class InPlace(Elsewhere):
+    def allreduce(self, tensors, options):
+        return Plain(self._inner.allreduce(tensors, options))
+
+
+def train_over_others(ctx):
+    """The gradients over each of these groups."""
+    ctx.subject.require(OF_PYTHON)
+    told = []
+    for kind in (WithBareFutures, InPlace):
+        model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=kind(ctx.group, True))
+        seen = []
+        told.append((caught(lambda model=model, seen=seen: seen.extend(steps(ctx, model, count=COUNT))), seen))
+    return told
+
+
+@check("DDP-049", worlds=(1, 2, 3), beyond=False)
+def test_results_are_found_in_bare_futures_and_where_there_are_none(ranks):
+    expected = alone(range(ranks.world), count=COUNT)
+    for rank, ((error, seen), (refused, others)) in enumerate(ranks(train_over_others)):
+        assert error is None, f"rank {rank}: {error}"
+        assert seen == expected, f"rank {rank}"
+        if refused is None:
+            assert others == expected, f"rank {rank}, without futures"
+        else:
+            assert refused.is_a(RuntimeError), f"rank {rank}, without futures: {refused}"
+            ranks.at_limit("works without a future are refused")
+
+
+class OfNoWorld(Elsewhere):
+    """Around a backend of torch's that makes no group; torch.distributed has not been set up at all."""
+
+    def all_gather_single(self, output, part, *options, **_):
+        return self._allgather_base(output, part, *options)
+
+
+def train_without_a_world(ctx):
+    """The gradients of unequally many iterations, in which rank 0 is late, and of one iteration behind them."""
+    ctx.subject.require(OF_PYTHON)
+    inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", ctx.store), ctx.rank, ctx.world)
+    model = ddp(ctx, models.scalar(), process_group=OfNoWorld(inner, True))
+    seen = []
+
+    def train():
+        with model.join():
+            for iteration in range(1 + ctx.rank):
+                model.zero_grad()
+                loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                time.sleep(0.0 if ctx.rank else LATE_S)
+                loss.backward()
+                seen.append(gradient(model.module.weight))
+
+    error = caught(train)
+    if error is not None and ("is not registered" in error.text or "Default process group" in error.text):
+        raise Unsupported(f"contexts of {ctx.subject.name} are on groups that torch.distributed has made")
+    model.zero_grad()
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    return error, seen, gradient(model.module.weight)
+
+
+@check("DDPJ-007", worlds=(1, 2, 3), backends=("gloo",), beyond=False)
+def test_a_group_needs_no_world_around_it(ranks):
+    schedule = tuple(range(1, 1 + ranks.world))
+    for rank, (error, seen, last) in enumerate(ranks(train_without_a_world, init=False)):
+        assert error is None, f"rank {rank}: {error}"
+        assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
+        assert [last] == scalar_means((1,) * ranks.world), f"rank {rank}, behind the block"
 
 
 class Turning(torch.nn.Module):
