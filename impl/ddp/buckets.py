@@ -196,9 +196,6 @@ class GradBucket:
         """What looks out for failed peers while a hook waits, be it on another group than that of the join block."""
         return self._watch
 
-    def __repr__(self) -> str:
-        return f"GradBucket(index={self._index}, is_last={self._last}, numel={self._flat.numel()})"
-
 
 def complex_again(shown: torch.Tensor) -> torch.Tensor:
     """The complex numbers that were shown as two real ones each, in the last dimension; dense or sparse."""

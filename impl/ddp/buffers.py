@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..arguments import member
 from ..comm.collectives import BROADCAST_CHUNK_BYTES, broadcast_coalesced
 from ..comm.futures import calling_a_hook
 from . import kernels
@@ -38,12 +39,11 @@ class _BufferCommHookLocation(Enum):
     @staticmethod
     def of(location: Any) -> _BufferCommHookLocation:
         """The member that ``location`` names, ours or torch's; TypeError for anything else."""
-        name = str(getattr(location, "name", None))
-        known = _BufferCommHookLocation.__members__
-        if type(location).__name__ != _BufferCommHookLocation.__name__ or name not in known:
-            members = ", ".join(f"_BufferCommHookLocation.{each}" for each in known)
+        found = member(_BufferCommHookLocation, location)
+        if found is None:
+            members = ", ".join(map(str, _BufferCommHookLocation))
             raise TypeError(f"Buffer communication hook: the location must be one of {members}, not {location!r}.")
-        return known[name]
+        return found
 
 
 @dataclass(frozen=True)

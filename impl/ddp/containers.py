@@ -31,7 +31,7 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any, with
         return _sequence_like(value, [item if item is kept else map_tensors(change, item, here) for item in value])
     if isinstance(value, dict):
         return _mapping_like(value, {key: map_tensors(change, item, here) for key, item in value.items()})
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
         return _object_like(value, {name: map_tensors(change, getattr(value, name), here) for name in names})
     if _is_own_rref(value):
@@ -119,7 +119,7 @@ def _items(value: Any) -> Collection[Any]:
         return value
     if isinstance(value, dict):
         return value.values()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(value):
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     return [value.local_value()] if _is_own_rref(value) else ()
 

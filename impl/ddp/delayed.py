@@ -59,7 +59,7 @@ class DelayedReduction:
         iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter | None
     ) -> DelayedReduction | None:
         """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
-        if not parameters or trigger is None:
+        if trigger is None or not parameters:
             return None
         detached = [parameter.detach() for parameter in parameters]
         broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters")

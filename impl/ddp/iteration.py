@@ -227,12 +227,10 @@ class Iteration:
         elif stage is not Stage.BUCKET:
             session.announce(self.model(), stage)
 
-    def announce_early(self) -> None:
+    def announce_early(self, session: Session) -> None:
         """A backward begins: let joined ranks start its reduction while this one still computes, without waiting.
 
         Only for a reduction that every rank may shadow, should it not come.
         """
-        session = self.session
-        if session is None or session.alone or session.several_leaders or not self.buckets_only:
-            return
-        session.announce_early(self.model(), Stage.BUCKETS)
+        if not (session.alone or session.several_leaders) and self.buckets_only:
+            session.announce_early(self.model(), Stage.BUCKETS)

@@ -28,7 +28,7 @@ def copy_divided(
     targets: list[torch.Tensor], flat: torch.Tensor, views: list[torch.Tensor], divisor: int, *, large: bool
 ) -> None:
     """Fill the targets with the parts ``views`` of ``flat`` divided by ``divisor``; ``flat`` may change."""
-    if large and divisor != 1:
+    if large:
         for target, view in zip(targets, views, strict=True):
             torch.div(view, divisor, out=target)
         return
@@ -64,9 +64,9 @@ call_at_end_of_backward: Callable[[Callable[[], None]], None] = torch.autograd.V
 viewed: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")
 
 
-def running_node() -> torch.autograd.graph.Node | None:
-    """The node that this thread evaluates now; where a pass inside another ends, that of the outer one."""
-    return torch._C._current_autograd_node()  # type: ignore[no-any-return]
+def running_node() -> Any:
+    """The node that this thread evaluates now. Where a pass ends, that of the one around it, or None."""
+    return torch._C._current_autograd_node()
 
 
 def call_once_after(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ def call_once_after(node: torch.autograd.graph.Node, call: Callable[[], None]) -
 def backwards_are_compiled() -> bool:
     """Whether compiled autograd is on (whose module is there once somebody has asked for it)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
-    return module is not None and bool(module.compiled_autograd_enabled)
+    return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 class CompiledByBucket(AbstractContextManager[None]):
@@ -112,9 +112,7 @@ uses_rpc: Callable[[], bool] = rpc.api._is_current_rpc_agent_set if rpc.is_avail
 
 
 def distributed_context() -> int | None:
-    """The number of the distributed-autograd context that is open on this thread; None without RPC or outside one."""
-    if not uses_rpc():
-        return None
+    """The number of the distributed-autograd context that is open on this thread, if any. Only where RPC is used."""
     try:
         return int(torch._C._distributed_autograd._current_context()._context_id())
     except RuntimeError:

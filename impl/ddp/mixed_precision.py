@@ -56,7 +56,7 @@ class MixedPrecisionRun:
         #: while there are any: their versions after the last forward, and what looks out for who asks for the state
         self._versions: dict[nn.Parameter, int] = {}
         self._handles: list[Any] = []
-        self._module = weakref.ref(module)
+        self._module = module
         #: whether there were some before the forward that runs now, or ran last
         self._were_lowered = False
         #: whether everything is restored when the backward that is running is over
@@ -133,12 +133,10 @@ class MixedPrecisionRun:
 
     def _look_out(self) -> None:
         """Whoever saves the state of the module or a part of it, or loads the module's, meets full values (DDP-135)."""
-        module = self._module()
-        if module is not None:
-            saved = kernels.weak_call(self._state_is_saved)
-            loaded = kernels.weak_call(self._state_is_loaded)
-            self._handles += [part.register_state_dict_pre_hook(saved) for part in module.modules()]
-            self._handles.append(module.register_load_state_dict_pre_hook(loaded))
+        saved = kernels.weak_call(self._state_is_saved)
+        loaded = kernels.weak_call(self._state_is_loaded)
+        self._handles += [part.register_state_dict_pre_hook(saved) for part in self._module.modules()]
+        self._handles.append(self._module.register_load_state_dict_pre_hook(loaded))
 
     def _state_is_saved(self, *_: Any) -> None:
         self._check_unchanged()

@@ -65,10 +65,10 @@ class Forwards:
         self._running_sync = False
         #: the last grad-enabled forward's; None before the first
         self.latest: PendingBackward | None = None
-        #: all whose graph was searched and is still there
-        self._searched: weakref.WeakSet[PendingBackward] = weakref.WeakSet()
-        #: the latest backward in which something arrived that none of our outputs had told of
-        self.unnoticed_backward: int | None = None
+        #: all whose graph was searched and is still there, with what that has not reached
+        self._searched: weakref.WeakKeyDictionary[PendingBackward, set[int]] = weakref.WeakKeyDictionary()
+        #: the latest backward in which something arrived that none of our outputs had told of; -1 before the first
+        self.unnoticed_backward = -1
         #: (backward, parameter) of arrivals that came before their backward was noticed
         self.early: list[tuple[int, int]] = []
         #: the latest backward that went past all our forwards, and how many did since the last forward
@@ -78,7 +78,7 @@ class Forwards:
     def admit(self, pending: PendingBackward) -> None:
         """Note a grad-enabled forward."""
         if pending.unused is not None:
-            self._searched.add(pending)
+            self._searched[pending] = pending.unused
         self.latest = pending
         self.only_past = pending.sync
         self._times_past = 0
@@ -93,17 +93,17 @@ class Forwards:
         if pending.unused is None:
             return None
         unused = set(pending.unused)
-        for each in list(self._searched):
+        for each, theirs in list(self._searched.items()):
             sink = each.sink() if each.sink is not None and not of_all else None
-            if each.unused is not None and (not each.spent if sink is None else kernels.is_evaluated(sink)):
-                unused &= each.unused
+            if not each.spent if sink is None else kernels.is_evaluated(sink):
+                unused &= theirs
         return unused
 
     @property
-    def awaits(self) -> bool:
-        """Whether the last forward's backward, which is to be synchronised, has not begun."""
+    def awaited(self) -> PendingBackward | None:
+        """The last forward, if its backward is to be synchronised and has not begun."""
         pending = self.latest
-        return pending is not None and pending.sync and not pending.spent
+        return pending if pending is not None and pending.sync and not pending.spent else None
 
     def note_running(self, backward: int, pending: PendingBackward) -> None:
         """A backward has reached an output of this forward."""
@@ -128,17 +128,15 @@ class Forwards:
 
         An arrival that may be early in a backward that will be noticed is remembered.
         """
-        pending = self.latest
-        if pending is None or pending.spent or not pending.sync:
+        pending = self.awaited
+        if pending is not None and pending.noticeable:
+            self.early.append((backward, index))
             return None
-        if not pending.noticeable:
-            return pending
-        self.early.append((backward, index))
-        return None
+        return pending
 
     def waits_for_another(self, backward: int) -> bool:
         """Whether the last forward's backward is still to come, and ``backward`` is seen for the first time here."""
-        if not self.awaits or self.unnoticed_backward == backward:
+        if self.awaited is None or self.unnoticed_backward == backward:
             return False
         self.unnoticed_backward = backward
         return True
@@ -203,9 +201,8 @@ def _refuse_without_model(pending: PendingBackward) -> None:
 
 def _accumulates() -> bool:
     """Whether the backward that runs adds to the ``.grad`` of anything behind its present node."""
-    node = kernels.running_node()
     try:
-        return node is not None and any(map(kernels.will_evaluate, leaves_behind([node]).values()))
+        return any(map(kernels.will_evaluate, leaves_behind([kernels.running_node()]).values()))
     except RuntimeError:  # the functional interface was asked for this very gradient
         return False
 

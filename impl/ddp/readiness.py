@@ -135,12 +135,11 @@ class Arrivals:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
             trained = {each for each in (*self._parameters, *self.beside) if each.requires_grad}
-            node = kernels.running_node()
-            if node is None or not trained:
+            if not trained:
                 return False
             # Either they are passed by; or this graph has other nodes of them, from before a cast; or none at all: a
             # reentrant checkpoint reaches them in its own, and this output may have none. Other leaves tell then.
-            leaves = leaves_behind([node])
+            leaves = leaves_behind([kernels.running_node()])
             mine = [leaf for each, leaf in leaves.items() if each in trained] or [*leaves.values()]
             return not mine or any(map(kernels.will_evaluate, mine))
         except RuntimeError:  # the functional interface was asked for this very gradient
@@ -369,8 +368,8 @@ class Readiness:
         return bool(silent) and bool(parameters_behind([node], silent))
 
     def missing(self) -> list[int]:
-        """The parameters of which arrivals are still to come; none where nobody counts them."""
-        return [index for index, need in enumerate(self._need) if need > 0] if self._arrivals.counted else []
+        """The parameters of which arrivals are still to come, where they are counted."""
+        return [index for index, need in enumerate(self._need) if need > 0]
 
     def delivered(self) -> None:
         """A backward whose arrivals were counted is complete."""

@@ -244,7 +244,7 @@ class Reducer:
 
     def keep_gradients_apart(self) -> None:
         """Another wrapper averages them, too, in the same backward: neither may see what the other's buckets hold."""
-        if self.phase is Phase.IDLE and self.queue.keep_apart():
+        if self.queue.keep_apart():
             self._lay_out(self.plan)
 
     # -- beginning anew
@@ -370,14 +370,14 @@ class Reducer:
             self.log.fail(RuntimeError, COMPILED_BACKWARD)
         self.forwards.admit(pending)
         self.iteration.awaits_backward = pending.sync
-        if self._beside and pending.sync and (others := [each for each in self._beside if each.forwards.awaits]):
+        if self._beside and pending.sync and (others := [each for each in self._beside if each.forwards.awaited]):
             for each in [self, *others]:
                 each.keep_gradients_apart()
         if self.arrivals.counted or not self.arrivals.watching:
             return
         if pending.sync and not (pending.noticeable and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
-        elif self.phase is Phase.IDLE:
+        else:
             self.readiness.forget_noted()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -447,7 +447,7 @@ class Reducer:
             if self.facts.use_varies and backward != self.forwards.running_backward:
                 self.usage.look(self.parameters)
             self.forwards.note_running(backward, pending)
-            if self.iteration.futures and not pending.sync and self.arrivals.accumulates_now():
+            if self.iteration.futures and not pending.sync:
                 # what a buffer hook has started is done when this backward returns, though it stays local (DDP-095)
                 call_when_backward_is_over(self.iteration.await_futures, self._backward_failed)
             if (pending.spent and not pending.partial) or not self.arrivals.watching:
@@ -464,7 +464,7 @@ class Reducer:
                 return
             if pending is self._reduced_past and self.steps_by_hook:
                 self.log.fail(RuntimeError, STEPPED_ALREADY)
-            self._open(pending)
+            self._open(pending, None if pending.unused is None else self.forwards.beyond_reach(pending))
             self._entered_at = kernels.running_node() if self.facts.agreement_due else None
             self._arm()
             if self.forwards.early:
@@ -475,7 +475,7 @@ class Reducer:
             if self.usage.unused and self._remote is None and not self.facts.holds_back:
                 self._start_full_buckets()  # nothing need arrive for those; a model behind this one is reduced later
 
-    def _open(self, pending: PendingBackward) -> None:
+    def _open(self, pending: PendingBackward, beyond_reach: set[int] | None) -> None:
         if self.plan.left_out:
             self.usage.refuse_left_out(self.plan.left_out, self.parameters)
         self.phase = Phase.FILLING
@@ -488,9 +488,10 @@ class Reducer:
         self.iteration.awaits_backward = False
         self.times.backward_start = time.time_ns()
         self._remote = None if pending.context is None else RemoteBackward(pending.context)
-        self.readiness.begin(None if pending.unused is None else self.forwards.beyond_reach(pending))
-        if self.iteration.session is not None and self.queue.only_sums:
-            self.iteration.announce_early()
+        self.readiness.begin(beyond_reach)
+        session = self.iteration.session
+        if session is not None and self.queue.only_sums:
+            self.iteration.announce_early(session)
 
     def _begin_after_failure(self) -> None:
         """Another backward begins, without a forward in between, after one that has raised and was caught."""
@@ -575,8 +576,8 @@ class Reducer:
         keeps to itself, say): else it counts there if the outputs were differentiated.
         """
         with self.turn:
-            pending, backward = self.forwards.latest, self.forwards.unnoticed_backward
-            if self.phase is not Phase.IDLE or pending is None or pending.spent or backward is None:
+            pending, backward = self.forwards.awaited, self.forwards.unnoticed_backward
+            if self.phase is not Phase.IDLE or pending is None:
                 return
             if backward == self.forwards.running_backward:
                 return  # it went through another forward of ours, after all: what it brought stays local (DDP-074)
@@ -590,16 +591,14 @@ class Reducer:
                 self._complaint = describe_unnoticed(self.specs, missing, self.team.rank)
                 return
             # nothing is unused if everything has come, whatever a search of the outputs has not found
-            found, pending.unused = pending.unused, None if everything else unused
-            self._open(pending)
+            self._open(pending, None if everything else unused)
             self._armed = True
             if not self.arrivals.counted:
                 self._count_again()
             for index in came:
                 self.arrived(index)
             self._complete()
-            pending.unused = found  # the forward's own backward may still come
-            self._reduced_past = pending
+            self._reduced_past = pending  # whose own backward may still come
 
     def _bucket_filled(self) -> None:
         if not self._armed:  # a further backward through the same forward completes what the former one left open

@@ -82,9 +82,7 @@ class Usage:
     @property
     def each_arrives_once(self) -> bool:
         """Whether every parameter is known to accumulate exactly once in each backward."""
-        if self._facts.static:
-            return self.expected is not None and set(self.expected) == {1}
-        return not self._facts.searched
+        return not self._facts.searched and set(self.expectations()) == {1}
 
     # -- one backward
 
@@ -123,8 +121,8 @@ class Usage:
 
     def received(self, index: int, gradient: torch.Tensor | None) -> bool:
         """Whether autograd, which is done with a parameter, left it a gradient; if it only feeds outputs outside the
-        loss there is none. Called in every backward, synchronised or not."""
-        if gradient is None and (self._facts.searched or self._facts.static):
+        loss there is none. Called in every backward, synchronised or not, where use varies."""
+        if gradient is None:
             return False
         if self._facts.searched or self.learning:
             self._since_sync[index] = 1
@@ -150,8 +148,8 @@ class Usage:
             self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
-        """Warn, once, if searching has found nothing in two reductions or more."""
-        if self._facts.searched and reductions >= 2 and not self._search_is_useful:
+        """Where the graph is searched: warn, once, if that has found nothing in two reductions or more."""
+        if reductions >= 2 and not self._search_is_useful:
             warn_needless()
 
     def refuse_left_out(self, left_out: Collection[int], parameters: Sequence[torch.Tensor]) -> None:

@@ -505,12 +505,9 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> DistributedDataParallel:
         """Move or cast the wrapped module (``to``, ``double`` …); its gradients are still watched."""
-        built = "reducer" in self.__dict__
-        if built:
-            self.reducer.restore_full_values()
+        self.reducer.restore_full_values()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if built:
-            self.reducer.watch_anew()
+        self.reducer.watch_anew()
         return self
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
@@ -520,13 +517,13 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         """Attributes that this object lacks come from the wrapped module (DDP-040)."""
-        modules = self.__dict__.get("_modules", {})
-        if name == "module" and "module" in modules:  # asked in every forward
-            return modules["module"]
+        if name == "module":
+            return super().__getattr__(name)
         try:
             return super().__getattr__(name)
         except AttributeError:
-            if name == "module" or "module" not in modules or name.startswith("__"):
+            modules = self.__dict__.get("_modules", {})
+            if "module" not in modules or name.startswith("__"):
                 raise  # __deepcopy__ and its like would answer for the wrapped module
             try:
                 return getattr(modules["module"], name)
@@ -601,8 +598,7 @@ class DistributedDataParallel(Follower, nn.Module):
 
         Communication hooks keep whatever group is in their state (DDP-165).
         """
-        if self.logger is not None:
-            self.logger.note(has_rebuilt_buckets=0)
+        self.reducer.log.note(has_rebuilt_buckets=0)
         if new_process_group is None or new_process_group == dist.GroupMember.NON_GROUP_MEMBER:
             self.reducer.start_over()
             return

@@ -100,10 +100,7 @@ def epsilon_replaces_the_norm() -> None:
 @defect("COMM-017")
 def torchs_own_names_of_built_in_hooks_are_refused() -> None:
     """A member of torch's enumeration is not taken for the one of the same name here."""
-    edit(
-        'if type(kind).__name__ != "BuiltinCommHookType" or name not in BuiltinCommHookType.__members__:',
-        "if not isinstance(kind, BuiltinCommHookType):",
-    )
+    edit("found = member(BuiltinCommHookType, kind)", "found = kind if isinstance(kind, BuiltinCommHookType) else None")
 
 
 @defect("COMM-017")

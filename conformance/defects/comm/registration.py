@@ -174,7 +174,7 @@ def parameters_in_order_of_registration() -> None:
 @defect("COMM-003")
 def refusals_of_hooks_not_logged() -> None:
     """What is wrong with a hook is raised, but not logged."""
-    edit("refuse = log_and_throw or _throw", "refuse = _throw")
+    edit("hooks.check_comm_hook(hook, self._log_and_throw)", "hooks.check_comm_hook(hook)")
 
 
 @defect("COMM-001", "COMM-013", "COMM-017", "COMM-019")

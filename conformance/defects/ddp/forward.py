@@ -82,7 +82,7 @@ def named_tuples_become_tuples() -> None:
 def outputs_out_of_sight_begin_no_backward() -> None:
     """Outputs in which no tensor was found are taken to tell of their backward, and are waited for in vain."""
     edit("not (pending.noticeable and pending.context is None)", "pending.context is not None")
-    edit("if not self.awaits or", "if not self.awaits or not self.latest.noticeable or", within="waits_for_another")
+    edit("self.awaited is None or", "self.awaited is None or not self.latest.noticeable or", within="waits_for_another")
 
 
 @defect("DDP-045")

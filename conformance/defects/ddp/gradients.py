@@ -616,7 +616,10 @@ def a_penalty_is_reduced_where_it_reaches_all_that_a_rank_uses() -> None:
 @defect("DDP-099")
 def a_penalty_on_everything_outlives_the_search() -> None:
     """After a penalty that reached every parameter, the forward's own backward waits for all of them on every rank."""
-    edit("pending.unused = found", "pass")
+    edit(
+        "self._open(pending, None if everything else unused)",
+        "pending.unused = None if everything else unused; self._open(pending, pending.unused)",
+    )
 
 
 @defect("DDP-068")

@@ -293,7 +293,7 @@ def what_a_forward_changes_is_noticed_late() -> None:
 @defect("DDP-135")
 def parts_are_saved_low() -> None:
     """Between a forward and its backward only the state of the whole module is saved in full."""
-    edit("for part in module.modules()]", "for part in [module]]")
+    edit("for part in self._module.modules()]", "for part in [self._module]]")
 
 
 @defect("DDP-135")

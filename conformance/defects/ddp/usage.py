@@ -59,7 +59,7 @@ def given_gradients_lie_row_by_row() -> None:
 @defect("DDP-099")
 def last_of_several_forwards_decides_about_use() -> None:
     """Of several forwards before one backward the last alone says what is unused."""
-    edit("unused &= each.unused", "pass")
+    edit("unused &= theirs", "pass")
 
 
 @defect("DDP-099")
@@ -111,7 +111,7 @@ def outputs_always_cloned() -> None:
 @defect("DDP-102")
 def outputs_in_dataclasses_not_found() -> None:
     """Tensors in the fields of a dataclass are not found."""
-    edit("if dataclasses.is_dataclass(value) and", "if dataclasses is None and", within="_items")
+    edit("if dataclasses.is_dataclass(value):", "if dataclasses is None:", within="_items")
 
 
 @defect("DDP-102")
@@ -388,7 +388,7 @@ def counts_of_use_tell_of_one_parameter_too_many() -> None:
 @defect("DDP-099")
 def only_the_last_of_several_forwards_knows_what_the_others_use() -> None:
     """A backward that reaches the first of several forwards first waits for nothing that only a later one uses."""
-    edit("unused &= each.unused", "unused &= each.unused if pending is self.latest else unused")
+    edit("unused &= theirs", "unused &= theirs if pending is self.latest else unused")
 
 
 @defect("DDP-099")

@@ -3,6 +3,7 @@
 import enum
 from typing import Any
 
+from ...arguments import member
 from .default_hooks import allreduce_hook, fp16_compress_hook
 from .reduction import Hook
 
@@ -29,9 +30,8 @@ def builtin_hook(kind: Any) -> tuple[BuiltinCommHookType, Hook]:
     Raises:
         TypeError: ``kind`` is no member of either enumeration.
     """
-    name = str(getattr(kind, "name", None))
-    if type(kind).__name__ != "BuiltinCommHookType" or name not in BuiltinCommHookType.__members__:
+    found = member(BuiltinCommHookType, kind)
+    if found is None:
         known = ", ".join(map(str, BuiltinCommHookType))
         raise TypeError(f"Built-in communication hook: expected one of {known}, got {kind!r}.")
-    member = BuiltinCommHookType[name]
-    return member, _HOOKS[member]
+    return found, _HOOKS[found]

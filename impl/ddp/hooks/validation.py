@@ -16,7 +16,11 @@ _BUCKET_TEXT = re.compile(r"([\w.]+\.)?GradBucket")
 _FUTURE_TEXT = re.compile(r"([\w.]+\.)?Future\[([\w.]+\.)?Tensor\]")
 
 
-def check_comm_hook(hook: Any, log_and_throw: Fail | None = None) -> None:
+def _throw(kind: type[Exception], text: str) -> NoReturn:
+    raise kind(text)
+
+
+def check_comm_hook(hook: Any, refuse: Fail = _throw) -> None:
     """Raise if ``hook`` cannot be a communication hook ``hook(state, bucket) -> Future[Tensor]``.
 
     The two parameters are known by their positions, whatever they are called (COMM-009); partials and callable objects
@@ -28,7 +32,6 @@ def check_comm_hook(hook: Any, log_and_throw: Fail | None = None) -> None:
         ValueError: an annotation says that the second parameter is no GradBucket (COMM-004) or that what is returned
             is no future of a tensor (COMM-005).
     """
-    refuse = log_and_throw or _throw
     if not callable(hook):
         refuse(TypeError, f"Communication hook must be callable, got {type(hook).__name__}.")
     signature = _signature(hook)
@@ -55,22 +58,14 @@ def bfloat16_can_be_reduced() -> bool:
     return torch.xpu.is_available() and dist.is_available() and dist.is_xccl_available()
 
 
-def _throw(kind: type[Exception], text: str) -> NoReturn:
-    raise kind(text)
-
-
 def _signature(hook: Any) -> inspect.Signature | None:
     """The hook's signature with annotations evaluated where they can be; None for callables that do not tell."""
     try:
         return inspect.signature(hook, eval_str=True)
+    except ValueError:
+        return None
     except (NameError, AttributeError, SyntaxError, TypeError):  # names that exist for type checkers only
-        pass
-    except ValueError:
-        return None
-    try:
         return inspect.signature(hook)
-    except ValueError:
-        return None
 
 
 def _check_signature(hook: Any, signature: inspect.Signature, refuse: Fail) -> None:
