@@ -93,7 +93,6 @@ class UnevenInputs:
             state += buffers.tensors
         broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, self.iteration.watch())
         buffers.begin_anew()
-        self._reducer.give_up_what_raised()  # all ranks have other values now
         self._begin_anew()  # also for a context around this one
 
     def find_common_rank(self, input_rank: int, rank_cond: bool) -> int:

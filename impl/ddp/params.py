@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
 from torch import nn
@@ -195,9 +196,9 @@ def _difference(
             for rank in (0, others[0])
         )
         odd, mine = (team.rank, lines) if team.rank in others else (others[0], wrong)
-        places = range(max(len(right), len(mine)))
-        place = next((i for i in places if _line(right, i) != _line(mine, i)), None)
-        if place is None:
+        both = zip_longest(right, mine, fillvalue="nothing")
+        differing = next((pair for pair in both if pair[0] != pair[1]), None)
+        if differing is None:
             return (
                 "DDP compares the models of all ranks when it is constructed: their digests on group rank 0 and group "
                 f"rank(s) {list(others)} differ, though rank 0 and rank {odd} describe the same model. "
@@ -205,15 +206,11 @@ def _difference(
                 "program's own that ran into this one."
             )
         what = (
-            f"group rank 0 has [{_line(right, place)}], but group rank(s) {list(others)} differ: rank {odd} has "
-            f"[{_line(mine, place)}]"
+            f"group rank 0 has [{differing[0]}], but group rank(s) {list(others)} differ: rank {odd} has "
+            f"[{differing[1]}]"
         )
     return (
         f"DDP expects the same model in all processes, but {what}. Usual cause: the model was built from settings that "
         "depend on the rank, or layers were registered in another order. Build the same model with the same settings "
         "on every rank."
     )
-
-
-def _line(lines: Sequence[str], place: int) -> str:
-    return lines[place] if place < len(lines) else "nothing"

@@ -724,13 +724,9 @@ class Reducer:
         """Whether buckets are under way that other ranks reduce, too."""
         return self.queue.started > 0 and not self.queue.alone
 
-    def give_up_what_raised(self) -> None:
-        """Nothing follows any more from a backward that has raised."""
-        if self.raised:
-            self.abandon()
-
     def end_what_raised(self) -> None:
-        """The same, and what hooks have begun beside its reductions is ended: by all ranks at one place."""
+        """Nothing follows any more from a backward that has raised, and what hooks have begun beside its reductions is
+        ended: by all ranks at one place."""
         if self.raised:
             self._end_what_raised()
 

@@ -80,4 +80,3 @@ def failed_forwards_are_forgotten_only_with_a_backward() -> None:
 def failed_backwards_are_not_given_up_at_entry() -> None:
     """A backward that failed on all ranks in an earlier context still counts in the next one."""
     edit("self._reducer.end_what_raised()", "pass", within="UnevenInputs.enter")
-    edit("self._reducer.give_up_what_raised()", "pass", within="UnevenInputs.sync_final_model")

@@ -218,7 +218,11 @@ def what_is_gathered_is_no_change_to_a_graph() -> None:
 @defect("HOOK-037")
 def a_context_forgets_what_a_failure_has_left() -> None:
     """What has been sent in a backward that failed before a context is not received there."""
-    edit("self._reducer.end_what_raised()", "self._reducer.give_up_what_raised()", within="UnevenInputs.enter")
+    edit(
+        "self._reducer.end_what_raised()",
+        "self._reducer.abandon() if self._reducer.raised else None",
+        within="UnevenInputs.enter",
+    )
 
 
 @defect("HOOK-018", worlds=(3,))
