@@ -452,6 +452,30 @@ def test_what_one_parameter_has_lost_arrives_there_and_never_at_another(ranks, s
                 assert own > 1e-2, f"rank {rank}, iteration {iteration}: what weight {1 - quiet} had lost is gone"
 
 
+def clear_what_is_remembered(ctx):
+    """Gradients of compressed iterations, amid which the program clears the memory and changes the group."""
+    library, told = ctx.subject.powerSGD_hook, []
+    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2)
+    model = hooked(ctx, state, library.powerSGD_hook, model=Layers(), bucket_cap_mb=WHOLE_MIB)
+    for iteration in range(8):
+        if iteration == 5:
+            state.error_dict.clear(), state.p_memory_dict.clear(), state.q_memory_dict.clear()
+            private(model, "_update_process_group")(dist.new_group(list(range(ctx.world))))
+        told.append(step(model, several_rows(ctx.rank, iteration)))
+    return told
+
+
+@check("COMM-026", worlds=(1, 2), beyond=False)
+def test_what_is_remembered_may_be_cleared_before_buckets_are_laid_out_anew(ranks):
+    exact = alone(range(ranks.world), batch=several_rows, model=Layers, count=8)
+    runs = ranks(clear_what_is_remembered)
+    for seen in runs:
+        assert seen == runs[0], "the ranks have different gradients"
+        for found, right in zip(seen, exact, strict=True):
+            for name in ("layers.0.bias", "layers.1.bias"):
+                assert gap([{name: found[name]}], [{name: right[name]}]) <= 1e-5
+
+
 def compress_and_start_again(ctx, starts):
     """The gradients of compressed iterations, before two of which a model may be built anew, with the saved state."""
     library, told = ctx.subject.powerSGD_hook, []

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
@@ -230,6 +231,64 @@ def test_callables_that_are_no_plain_functions_work_as_hooks(ranks, scenario):
     _judge_form(ranks, scenario, "AttributeError")
 
 
+def take_two_with_one(ctx):
+    """What registering a hook raises that takes one argument, and one that takes three."""
+    told = []
+    for wrong in (lambda _state: done(torch.zeros(1)), lambda _state, bucket, _more: local(None, bucket)):
+        model = ddp(ctx, models.Sum())
+        told.append(caught(model.register_comm_hook, None, wrong))
+    return told
+
+
+@check("COMM-009", worlds=(1, 2))
+def test_a_hook_that_does_not_take_two_arguments_is_refused_at_once_or_fails_later(ranks):
+    for told in ranks(take_two_with_one):
+        for error in told:
+            if error is None:
+                ranks.at_limit("a hook that does not take two arguments fails in the first backward")
+            elif not error.is_a(TypeError):
+                assert error.is_a(KeyError), error
+                ranks.at_limit("parameters are known by their names")
+
+
+def serve_torchs_ddp(ctx):
+    """Averages of torch's own wrapper by the library's hooks, whose state is None; or what is raised there."""
+    told = []
+    for hook in (ctx.subject.default_hooks.allreduce_hook, ctx.subject.default_hooks.fp16_compress_hook):
+        model = nn.parallel.DistributedDataParallel(models.Sum(), bucket_cap_mb=TINY_MIB)
+        error = caught(model.register_comm_hook, None, hook)
+        told.append(error or steps(ctx, model))
+    return told
+
+
+@check("COMM-019", "COMM-024", worlds=(1, 2), backends=("gloo",))
+def test_hooks_of_the_library_serve_torchs_wrapper_too(ranks):
+    for told in ranks(serve_torchs_ddp):
+        for seen in told:
+            if isinstance(seen, Caught):
+                ranks.at_limit("hooks take buckets of their own kind only")
+            else:
+                assert gap(seen, alone(range(ranks.world))) <= 1e-3
+
+
+def hook_without_signature(ctx):
+    """A built-in function as the hook, which does not tell what it takes: it hands out results that were prepared."""
+    model = ddp(ctx, models.scalar())
+    results = [done(torch.full((1,), 3.0 + n)) for n in range(2)]
+    error = caught(model.register_comm_hook, iter(results), next)
+    return error or [step(model, torch.ones(1, 1)) for _ in results]
+
+
+@check("COMM-010", worlds=(1, 2))
+def test_a_hook_without_a_signature_works_or_is_refused(ranks):
+    for told in ranks(hook_without_signature):
+        if isinstance(told, Caught):
+            assert told.is_a(ValueError), told
+            ranks.at_limit("a hook that does not tell what it takes is refused")
+        else:
+            assert told == [{"weight": [3.0]}, {"weight": [4.0]}]
+
+
 class _Calling:
     """Calls a hook of the library, and has no name of its own."""
 
@@ -353,6 +412,27 @@ def test_ten_hooks_can_be_registered_by_name_and_get_the_group(ranks):
     }
     for told in ranks(register_by_name):
         assert told == {(name, how): (*expected[name], True) for name in NAMES for how in ("function", "value")}
+
+
+def register_by_no_name(ctx):
+    """What registering by something that names no hook raises; then one is registered by its name."""
+    kinds, told = ctx.subject.DDPCommHookType, []
+    for wrong in ("ALLREDUCE", None, 1):
+        model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+        told.append(caught(ctx.subject.register_ddp_comm_hook, wrong, model))
+        ctx.subject.register_ddp_comm_hook(kinds.ALLREDUCE, model)
+    return told, steps(ctx, model)
+
+
+@check("COMM-023", worlds=(1, 2))
+def test_what_names_no_hook_is_refused_and_leaves_the_place_for_one_that_does(ranks):
+    for told, seen in ranks(register_by_no_name):
+        for error in told:
+            assert error is not None
+            if not error.is_a(TypeError):
+                assert error.is_a(AttributeError), error
+                ranks.at_limit("what names no hook is not told apart")
+        assert gap(seen, alone(range(ranks.world))) <= 1e-6
 
 
 EXACT = ("ALLREDUCE", "POWER_SGD", "POWER_SGD_RANK2", "BATCHED_POWER_SGD", "BATCHED_POWER_SGD_RANK2")

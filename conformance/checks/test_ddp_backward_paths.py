@@ -257,7 +257,7 @@ def prepare(ctx):
             with model.no_sync():
                 outputs = [model(models.divisible_scalar(ctx.rank, one), with_b=not options) for one in (0, iteration)]
                 outputs[0].sum().backward()
-                reducer.prepare_for_backward([outputs[1]] if options else [])
+                reducer.prepare_for_backward([outputs[1]] if options or iteration else [])
                 outputs[1].sum().backward()
             seen.append(gradients(model))
     return seen
@@ -440,6 +440,25 @@ def test_the_slope_of_a_model_with_buffers_by_a_transform_is_averaged(ranks):
         right.append({"layer.weight": [value / ranks.world for value in values]})
     for rank, seen in enumerate(ranks(train_slopes_by_a_transform)):
         assert seen == right, f"rank {rank}"
+
+
+def compile_the_model(ctx):
+    """Gradients of a model that is compiled, of which a batch fails in the forward."""
+    model, seen = wrapped(ctx, Scaled()), []
+    compiled = torch.compile(model, backend="eager")
+    for iteration in range(3):
+        model.zero_grad(set_to_none=True)
+        compiled(rows_of(ctx.rank, iteration).to(ctx.device)).sum().backward()
+        seen.append(gradients(model))
+    return seen, caught(compiled, torch.ones(2, 3, device=ctx.device)) is not None
+
+
+@check("DDP-049", worlds=(1, 2), beyond=False, deadline_s=15)
+def test_a_model_that_is_compiled_is_averaged(ranks):
+    right = [rows_alone(ranks.world, iteration) for iteration in range(3)]
+    for rank, (seen, failed) in enumerate(ranks(compile_the_model)):
+        assert seen == right, f"rank {rank}"
+        assert failed, f"rank {rank}: an input of another shape"
 
 
 def compile_the_backward(ctx):

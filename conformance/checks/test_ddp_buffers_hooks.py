@@ -15,7 +15,7 @@ from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine, trained, wrapped
 from conformance.fixtures.training import private, whole
-from conformance.ranks import caught
+from conformance.ranks import Caught, caught
 
 
 def step_of(rank):
@@ -467,6 +467,66 @@ def test_a_buffer_hook_may_be_annotated_in_any_way(ranks):
     before, _ = added_up(ranks.world, 2)
     expected = (None, [[mean_of_all(ranks.world)]] * 2, before)
     assert ranks(register_annotated) == [[expected, expected]] * ranks.world
+
+
+def return_one_future(ctx):
+    """A buffer when a backward returns whose hook has returned a single future, as documented, or an error."""
+    model = counting(ctx)
+
+    def start(_state, buffers):
+        future = torch.futures.Future()
+
+        def end():
+            time.sleep(LATE_S)
+            buffers["count"].fill_(1000.0)
+            future.set_result(None)
+
+        threading.Thread(target=end).start()
+        return future
+
+    register(ctx, model, None, start)
+    error = caught(trained, model, mine(ctx))
+    return error, model.module.count.item()
+
+
+@check("DDP-097", worlds=(1, 2))
+def test_a_hook_that_returns_one_future_is_waited_for_or_refused(ranks):
+    for error, buffer in ranks(return_one_future):
+        if error is not None:
+            assert error.is_a(TypeError), error
+            ranks.at_limit("a single future is refused")
+        else:
+            assert buffer == 1000.0, "the future is not done"
+
+
+def keep_a_buffer_of_inference_mode(ctx):
+    """Buffers after each iteration under a hook; one was made in inference mode, and takes no part in anything."""
+    model, seen = counting(ctx), []
+    with torch.inference_mode():
+        model.module.register_buffer("fixed", torch.full((1,), 3.0))
+
+    def add_up_one(_state, buffers):
+        dist.all_reduce(buffers["count"])
+
+    register(ctx, model, None, add_up_one)
+    for _ in range(2):
+        error = caught(trained, model, mine(ctx))
+        if error is not None:
+            return error
+        seen.append((model.module.count.item(), model.module.fixed.item()))
+    return seen
+
+
+@check("DDP-093", "DDP-086", worlds=(1, 2, 3), beyond=False)
+def test_under_a_hook_there_may_be_a_buffer_of_inference_mode_or_it_is_refused(ranks):
+    first = sum(step_of(rank) for rank in range(ranks.world))
+    second = sum(first + step_of(rank) for rank in range(ranks.world))
+    for seen in ranks(keep_a_buffer_of_inference_mode):
+        if isinstance(seen, Caught):
+            assert "inference" in seen.text.lower(), seen
+            ranks.at_limit("a buffer of inference mode is refused beside a buffer hook")
+        else:
+            assert seen == [(first, 3.0), (second, 3.0)]
 
 
 def register_two(ctx):

@@ -6,7 +6,9 @@ import os
 import re
 import time
 
+import torch
 import torch.distributed.autograd as dist_autograd
+from torch.distributed import rpc
 
 from conformance.api import oracle
 from conformance.api.checking import check
@@ -175,6 +177,41 @@ def test_distributed_autograd_averages_in_its_context_or_is_refused(ranks):
             assert told == [*(averages(2, iteration) for iteration in range(5)), local]
             assert beside[:4] == [dict.fromkeys(averages(2, 3))] * 3 + [averages(2, 3)], f"rank {rank}"
             assert views or beside[4:] == [averages(2, 3)] * 2, f"rank {rank}"
+
+
+def hand_out(rank, n):
+    """What depends on something that this process differentiates."""
+    return 2 * torch.full((1, 1), 12.0 * (rank + 1) * (n + 1), requires_grad=True)
+
+
+def train_on_what_others_hand_out(ctx):
+    """By iteration, what a context holds of two weights behind another rank's results, one of which is left out."""
+    told = []
+
+    def train():
+        for n in range(3):
+            with dist_autograd.context() as context:
+                given = rpc.rpc_sync(f"rank{1 - ctx.rank}", hand_out, args=(ctx.rank, n)).to(ctx.device)
+                dist_autograd.backward(context, [model(given).sum()])
+                found = dist_autograd.get_gradients(context)
+                told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
+
+    with remote_calls(ctx):
+        model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
+        error = caught(train)
+        ctx.meet("trained")
+    return error, told
+
+
+@check("DDP-022", "DDP-099", worlds=(2,), backends=("gloo",))
+def test_a_model_behind_another_ranks_results_is_searched_and_averaged_or_refused(ranks):
+    expected = [{"a.weight": [2 * mean_of_all(2, n + 1)], "b.weight": None} for n in range(3)]
+    for rank, (error, told) in enumerate(ranks(train_on_what_others_hand_out)):
+        if error is not None:
+            assert_refused([error], RuntimeError, "autograd")
+            ranks.at_limit("distributed autograd is refused")
+        else:
+            assert told == expected, f"rank {rank}"
 
 
 # -- the environment: DDP-023, DDP-024

@@ -130,6 +130,18 @@ def test_scatter_and_gather_work_along_the_configured_dimension(ranks):
     assert ranks(split_and_join) == [(True, [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]], [[0, 1, 2, 1], [3, 4, 5, 1]])]
 
 
+def split_what_is_no_tensor(ctx):
+    model = wrapped(ctx, models.scalar())
+    scatter, gather = private(model, "scatter"), private(model, "gather")
+    inputs, keywords = scatter((1, "text"), {"key": 2.0}, [0, 1])
+    return list(inputs), list(keywords), gather([{"key": None}, {"key": None}], 0)
+
+
+@check("DDP-045", worlds=(1,))
+def test_scatter_and_gather_take_what_is_no_tensor_on_any_machine(ranks):
+    assert ranks(split_what_is_no_tensor) == [([(1, "text")] * 2, [{"key": 2.0}] * 2, {"key": None})]
+
+
 class Noting(nn.Module):
     """Keeps the tensors that it was called with, nested ones included."""
 

@@ -432,6 +432,7 @@ def hand_over_metadata(ctx):
     model = wrapped(ctx, models.scalar())
     hand_over = private(model, "_set_sparse_metadata")
     private(model, "reducer")
+    hand_over({"table.weight": torch.tensor([1])})  # the reducer itself takes them, too
     spy, ids = Spy(), {"table.weight": torch.tensor([3, 1])}
     model.reducer = spy
     hand_over(ids)

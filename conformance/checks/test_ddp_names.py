@@ -1,13 +1,15 @@
 """Methods of torch's names that trainers, savers and subclasses call: what they do and return."""
 
+import inspect
 import os
 
 import torch
 
+from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import mine, missing_of, trained, wrapped
-from conformance.fixtures.training import logging_data, private
+from conformance.fixtures.observing import TINY_MIB, mine, missing_of, trained, wrapped
+from conformance.fixtures.training import logging_data, numbers, private
 from conformance.ranks import caught
 
 
@@ -22,6 +24,25 @@ def send_buffers(ctx):
     model.module.count.fill_(5.0 + ctx.rank)
     caught(lambda: model._default_broadcast_coalesced(bufs=[]))  # nothing, or an error
     return sent, [each.tolist() for each in own], model.module.count.item()
+
+
+def send_a_modules_buffers(ctx):
+    """A buffer after the last rank's were sent by themselves; then how often a hook was called in their place."""
+    model, calls = wrapped(ctx, models.Counting(1.0)), []
+    send = private(model, "_sync_module_buffers")
+    model.module.count.fill_(5.0 + ctx.rank)
+    send(ctx.world - 1)
+    private(model, "_register_buffer_comm_hook")(None, lambda _state, buffers: calls.append(sorted(buffers)))
+    sent = model.module.count.item()
+    model.module.count.fill_(7.0 + ctx.rank)
+    send(ctx.world - 1)
+    return sent, model.module.count.item(), calls
+
+
+@check("DDP-084", "DDP-093", worlds=(1, *MANY), beyond=False)
+def test_a_modules_buffers_are_sent_by_hand_from_a_rank_or_by_the_hook(ranks):
+    told = ranks(send_a_modules_buffers)
+    assert told == [(4.0 + ranks.world, 7.0 + rank, [["count"]]) for rank in range(ranks.world)]
 
 
 @check("DDP-005", "DDP-087", worlds=(1, *MANY), beyond=False)
@@ -108,6 +129,37 @@ def read_the_environment(ctx):
 @check("DDP-144", worlds=(1, 2), backends=("gloo",))
 def test_the_log_tells_the_variables_of_the_environment_as_they_were_when_the_model_was_wrapped(ranks):
     assert ranks(read_the_environment) == [([[True] * 4, [True] * 4], True)] * ranks.world
+
+
+def look_through_the_class(ctx):
+    """Whether each name of the class can be asked for, as tools that document or imitate classes do; and those of torch
+    that a class attribute would hide."""
+    kind = ctx.subject.DistributedDataParallel
+    return dict(inspect.getmembers(kind))["forward"] is kind.forward
+
+
+@check("DDP-041", worlds=(1,))
+def test_the_class_itself_can_be_looked_through(ranks):
+    assert ranks(look_through_the_class) == [True]
+
+
+def rebuild_by_hand(ctx):
+    """Averages of a model whose program asks for the buckets to be rebuilt, as torch's own forward does."""
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
+    rebuild, seen = private(private(model, "reducer"), "_rebuild_buckets"), []
+    for iteration in range(4):
+        assert rebuild() in (True, False)
+        seen.append(trained(model, models.divisible(ctx.rank, iteration).to(ctx.device)))
+    return seen
+
+
+@check("DDP-054", worlds=(1, *MANY), beyond=False)
+def test_whoever_asks_for_buckets_to_be_rebuilt_gets_averages(ranks):
+    expected = []
+    for iteration in range(4):
+        batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
+        expected.append(numbers(oracle.averaged_gradients(models.Sum(), batches, ranks.world).items()))
+    assert ranks(rebuild_by_hand) == [expected] * ranks.world
 
 
 def ask_for_what_is_not_there(ctx):

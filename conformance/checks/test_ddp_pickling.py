@@ -180,6 +180,29 @@ def test_a_restored_model_still_averages_its_delayed_parameters(ranks, scenario)
     assert ranks(restore_delayed, scenario) == [expected] * ranks.world
 
 
+def pickle_with_a_foreign_trigger(ctx):
+    """A model whose delayed parameters wait for one that is not its own: copies of it, or what pickling raises; then
+    gradients of the model itself."""
+    ctx.subject.require("pickling")
+    takes(ctx, "delay_all_reduce_named_params")
+    module, foreign = torch.nn.Sequential(models.scalar(), models.scalar()).to(ctx.device), models.scalar().weight
+    delayed = [("1.weight", module[1].weight)]
+    model = wrapped(ctx, module, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=foreign)
+    copies = []
+    error = caught(lambda: copies.append(through_bytes(model)))
+    return error, [trained(each, mine(ctx)) for each in (model, *copies)]
+
+
+@check("DDP-155", worlds=MANY, beyond=False)
+def test_a_model_whose_delayed_parameters_wait_for_a_foreign_one_is_pickled_or_refused(ranks):
+    for error, (itself, *copies) in ranks(pickle_with_a_foreign_trigger):
+        assert itself["0.weight"] == [mean_of_all(ranks.world)]
+        if error is not None:
+            assert_refused([error], RuntimeError, "pickle")
+        else:
+            assert copies == [itself]
+
+
 def restore_mixed(ctx, way):
     ctx.subject.require("pickling")
     def run():

@@ -1,6 +1,9 @@
 """States of a model that few programs enter: each is tried beside what one process computes."""
 
+import atexit
+import contextlib
 import itertools
+import os
 import warnings
 
 import torch
@@ -290,28 +293,67 @@ def test_gradients_share_memory_beside_a_model_that_only_accumulates(ranks):
 
 
 def go_past_the_wrapper(ctx):
-    """How many warnings there are of three backwards past a wrapper, and of such under ``no_sync``."""
+    """How many warnings there are of four backwards past a wrapper: under ``no_sync``, at once, and after a forward."""
     told = []
-    for local in (True, False):
+    for behind in ("no_sync", "nothing", "a forward"):
         model = wrapped(ctx, models.scalar())
+        if behind == "a forward":
+            trained(model, mine(ctx))
+            model.zero_grad()
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            for _ in range(3):
-                if local:
-                    with model.no_sync():
-                        model.module(mine(ctx)).sum().backward()
-                else:
+            with model.no_sync() if behind == "no_sync" else contextlib.nullcontext():
+                for _ in range(4):
                     model.module(mine(ctx)).sum().backward()
-        told.append(len(heard))
-    return told, model.module.weight.grad.item()
+        told.append((len(heard), model.module.weight.grad.item()))
+    return told
 
 
 @check("DDP-040", worlds=(1, 2), beyond=False)
-def test_backwards_past_the_wrapper_stay_local_and_are_warned_of_once_at_most(ranks):
-    for rank, ((local, past), held) in enumerate(ranks(go_past_the_wrapper)):
-        assert held == 36.0 * (rank + 1), f"rank {rank}"
+def test_backwards_past_the_wrapper_stay_local_and_are_warned_of_once(ranks):
+    for rank, told in enumerate(ranks(go_past_the_wrapper)):
+        (local, _), *past = told
         assert local == 0, f"rank {rank}: local gradients are meant, and warned of"
-        assert past <= 1, f"rank {rank}: {past} warnings"
+        for heard, held in told:
+            assert held == 48.0 * (rank + 1), f"rank {rank}"
+            assert heard <= 1, f"rank {rank}: {heard} warnings"
+        if not all(heard for heard, _ in past):
+            ranks.at_limit("gradients that stay local are no matter for a warning")
+
+
+# -- DDP-062: a program that ends behind a backward that has left a layer out
+
+
+def end_behind_a_backward(ctx, with_b):
+    """The warnings of what a child of this process does when it ends, behind a backward with or without ``b``."""
+    model = wrapped(ctx, models.Branches())
+    for _ in range(2):
+        trained(model, mine(ctx), with_b=True)
+    trained(model, mine(ctx), with_b=with_b)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always")
+                atexit._run_exitfuncs()
+            os.write(writing, "\n".join(str(each.message) for each in heard).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@check("DDP-062", worlds=(1, 2), backends=("gloo",), beyond=False, deadline_s=10)
+def test_a_program_that_ends_behind_an_unfinished_backward_says_so(ranks):
+    for text in ranks(end_behind_a_backward, True):
+        assert "reduction" not in text
+    for text in ranks(end_behind_a_backward, False):
+        if "reduction" not in text:
+            ranks.at_limit("the last backward of a program is not looked at")
 
 
 # -- DDP-129: an optimizer in the backward that fails once

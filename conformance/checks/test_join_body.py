@@ -4,8 +4,10 @@ import torch.distributed as dist
 
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, shapes
+from conformance.fixtures import models
 from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.fixtures.observing import assert_told
+from conformance.fixtures.training import ddp
 from conformance.ranks import Caught, Finished, caught
 from conformance.subjects import DETECTION, Unsupported
 
@@ -188,6 +190,30 @@ def test_a_rank_that_fails_in_the_body_is_reported_to_its_peers_at_once(ranks):
 @check("JOIN-024", worlds=(2,), deadline_s=10)
 def test_a_rank_that_fails_in_the_body_at_a_store_of_its_own_is_reported_to_its_peers_too(ranks):
     peers_were_told(ranks, False, "body", dist.DistStoreError)
+
+
+def fail_beside_an_unlisted_model(ctx):
+    """Inside a context that does not list the model that they train, rank 0 fails while its peers reduce."""
+    a, model = recorder(ctx), ddp(ctx, models.scalar())
+
+    def train():
+        with ctx.subject.Join([a]):
+            for iteration in range(3):
+                a.step()
+                if ctx.rank == 0 and iteration == 1:
+                    raise LookupError("spilled the tea")
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    return caught(train)
+
+
+@check("JOIN-024", worlds=(2,), deadline_s=10)
+def test_a_rank_that_fails_in_the_body_is_reported_to_peers_in_a_model_that_is_not_listed(ranks):
+    failed, *peers = ranks(fail_beside_an_unlisted_model)
+    assert failed is not None
+    assert failed.is_a(LookupError)
+    for error in peers:
+        assert_told(error, 0)
 
 
 @check("JOIN-024", worlds=(4,), deadline_s=10)

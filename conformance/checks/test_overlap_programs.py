@@ -37,6 +37,37 @@ def wrapped(ctx, module, zero, group, interleaved, cap, hook=None, warm_up=0, **
     return Pair(model, zero, group, dist.get_rank(group))
 
 
+# -- HOOK-018: a penalty that goes backward by itself, before the loss
+
+
+def step_behind_a_penalty(ctx, interleaved):
+    """What the backward of a loss raises, behind that of a penalty on all weights; and one of their sum."""
+    pair = pair_of(ctx, Overlap(interleaved=interleaved, keywords=AT_ONCE))
+    iteration(pair, 0)
+
+    def penalty():
+        return sum((weight**2).sum() for weight in pair.model.parameters())
+
+    pair.ddp.zero_grad(set_to_none=True)
+    loss = overlapping.loss(pair.ddp(pair.batch(1)))
+    penalty().backward()
+    error = caught(loss.backward)
+    pair.ddp.zero_grad(set_to_none=True)
+    return error, caught((overlapping.loss(pair.ddp(pair.batch(2))) + penalty()).backward), parameters(pair.model)
+
+
+@check("HOOK-018", worlds=MANY, beyond=False, scenarios=HOOKS, deadline_s=DEADLINE_S)
+def test_an_iteration_is_not_stepped_twice_behind_a_penalty_without_a_word(ranks, scenario):
+    told = ranks(step_behind_a_penalty, scenario)
+    for rank, (error, summed, held) in enumerate(told):
+        if error is None:
+            ranks.at_limit("an iteration with two backwards makes two steps")
+        else:
+            assert_refused([error], RuntimeError, "penalty")
+        assert summed is None, f"rank {rank}: {summed}"
+        assert held == told[0][2], f"rank {rank} has other parameters"
+
+
 # -- HOOK-010, HOOK-018: a warm-up, two wrappers around one model, and a state that is put away
 
 WARM_UP = 2
