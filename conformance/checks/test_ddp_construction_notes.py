@@ -214,6 +214,41 @@ def test_a_model_behind_another_ranks_results_is_searched_and_averaged_or_refuse
             assert told == expected, f"rank {rank}"
 
 
+def go_backward_twice_in_a_context(ctx):
+    """What a context holds of two weights after each of its two backwards. In the second rank 0 leaves one out; in the
+    last context all do."""
+    told = []
+
+    def train():
+        for uses in ((True, ctx.rank == 1), (True, ctx.rank == 1), (False, False)):
+            with dist_autograd.context() as context:
+                for times, with_b in enumerate(uses, 1):
+                    dist_autograd.backward(context, [model(mine(ctx, times), with_b=with_b).sum()])
+                    found = dist_autograd.get_gradients(context)
+                    told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
+
+    with remote_calls(ctx):
+        model = wrapped(ctx, models.Branches(), bucket_cap_mb=TINY_MIB, find_unused_parameters=True)
+        error = caught(train)
+    return error, told
+
+
+@check("DDP-022", "DDP-099", worlds=(2,), backends=("gloo",), deadline_s=8)
+def test_what_a_context_holds_from_another_backward_is_not_taken_for_this_ones(ranks):
+    first, second = (mean_of_all(2, times) for times in (1, 2))
+    both = [
+        {"a.weight": [first], "b.weight": [first]},
+        {"a.weight": [first + second], "b.weight": [first + 24.0 * 2 / 2]},
+    ]
+    expected = [*both, *both, *({"a.weight": [held], "b.weight": None} for held in (first, first + second))]
+    for rank, (error, told) in enumerate(ranks(go_backward_twice_in_a_context)):
+        if error is not None:
+            assert_refused([error], RuntimeError, "autograd")
+            ranks.at_limit("distributed autograd is refused")
+        else:
+            assert told == expected, f"rank {rank}"
+
+
 # -- the environment: DDP-023, DDP-024
 
 

@@ -512,6 +512,8 @@ class Reducer:
         """
         with self.turn:
             if self._remote is not None and self.phase is Phase.FILLING:
+                if passed:
+                    self._remote.came.add(index)
                 return  # looked at when this backward ends
             gradient = self.parameters[index].grad
             if not passed and not self.usage.wrote_itself(index, gradient):
@@ -654,7 +656,8 @@ class Reducer:
         self._armed = True
         with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
             for index in present:
-                self.arrived(index)
+                if index in remote.came or index not in self.usage.unused:  # else it is from a backward before this one
+                    self.arrived(index)
             if present:
                 self._complete()
         self._armed = False

@@ -18,6 +18,8 @@ class RemoteBackward:
 
     def __init__(self, context: int) -> None:
         self._context = context
+        #: the parameters that this backward has come to with a gradient, by index
+        self.came: set[int] = set()
 
     @contextmanager
     def borrowed_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[int]]:

@@ -212,6 +212,12 @@ def an_ordinary_backward_in_a_remote_context_stays_local() -> None:
     edit("if remote is None or not self._ended_remotely(remote):", "if remote is None or self._ended_remotely(remote):")
 
 
+@defect("DDP-022")
+def contexts_hold_only_what_a_backward_has_brought() -> None:
+    """What a distributed context holds from another backward is taken for what the one that ends has come to."""
+    edit("if index in remote.came or index not in self.usage.unused:", "if True:")
+
+
 @defect("DDP-013", worlds=(4,))
 def layers_that_are_sharded_are_wrapped_as_they_are() -> None:
     """A model whose layers are sharded over another dimension of the mesh is not wrapped by its own shards."""
