@@ -20,6 +20,8 @@ PAGE, SUMMARY = "compare.html", "compare.md"
 def compare(given: Namespace) -> int:
     """Print the comparison, write it into ``--out`` if asked; 1 if something is newly broken."""
     found = compared(_read(given.first), _read(given.second))
+    if not (found.compares or found.worse):
+        raise BadInput(f"{given.first} and {given.second} have no case in common: other clauses, subjects or worlds")
     out = ask.writable(Path(given.out)) if given.out is not None else None
     for line in differences.lines(found):
         print(line)

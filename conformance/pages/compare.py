@@ -60,6 +60,11 @@ class Comparison:
         """Whether something is newly broken: this is what fails a comparison."""
         return bool(self.of(Change.BROKEN))
 
+    @property
+    def compares(self) -> bool:
+        """Whether any case is in both runs."""
+        return bool(self.same) or any(each.before and each.after for each in self.differences)
+
 
 def compare(first: Source, second: Source) -> Comparison:
     """Case by case; a break that was not there before is newly broken, whether its check is new or not."""

@@ -270,6 +270,12 @@ def test_a_comparison_escapes_what_it_shows(tmp_path, hostile, capsys):
     assert (found.count("script"), found.count("img")) == (1, 0)
 
 
+def test_runs_without_a_case_in_common_are_not_compared(tmp_path, capsys):
+    first, second = ([row("JOIN-001", world=world)] for world in (2, 3))
+    assert main(["compare", str(lay(tmp_path / "a.jsonl", first)), str(lay(tmp_path / "b.jsonl", second))]) == 2
+    assert "have no case in common" in capsys.readouterr().err
+
+
 def test_comparing_with_what_is_no_record_is_bad_input(tmp_path, capsys):
     assert main(["compare", str(lay(tmp_path / "a.jsonl")), str(tmp_path / "absent")]) == 2
     assert "absent" in capsys.readouterr().err
