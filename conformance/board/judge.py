@@ -22,7 +22,7 @@ from .environment import NotInstalled, ensure, folder_of
 LIMIT_S = 1800.0  # for one column
 END_S = 60.0  # for its record, once it was told to end
 _HOME = Path(__file__).parents[2]
-_DECIDES = ("api", "checks", "clauses", "deviations", "engine", "explore", "fixtures", "ranks", "subjects")
+_DECIDES = ("api", "checks", "clauses", "deviations", "engine", "explore", "faults", "fixtures", "ranks", "subjects")
 
 
 def judge(column: Column, folder: Path, jobs: int, limit_s: float = LIMIT_S) -> tuple[Source | None, str]:

@@ -1,6 +1,7 @@
 """The board: its list, its environments, which answers are made anew, and what the page says of them."""
 
 import json
+import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -254,3 +255,11 @@ def test_any_fault_of_a_clause_counts_then_what_is_documented():
                for number in range(3)]  # fmt: skip
     classed = [classes.classed(each, known) for each in results]
     assert [classes.word(classed[first:]) for first in range(3)] == ["broken", "by design", "unsupported"]
+
+
+def test_a_change_of_whatever_checks_import_has_a_column_judged_again():
+    home = Path(judge.__file__).parents[1]
+    texts = [path.read_text() for path in (home / "checks").glob("*.py")]
+    imported = {name for text in texts for name in re.findall(r"from conformance\.(\w+)[. ]", text)}
+    assert "fixtures" in imported
+    assert {name for name in imported if (home / name).is_dir()} <= set(judge._DECIDES)
