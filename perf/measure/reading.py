@@ -34,7 +34,10 @@ def asked_for(place: Path | str, *, partial: bool = True) -> RecordFile:
 
 
 def usable(record: RecordFile) -> RecordFile:
-    """The record, after seeing that its header and rows are as perf writes them."""
+    """The record, after seeing that its header and rows are as perf writes them.
+
+    Rows of a time when there were fewer axes have the later ones at their defaults.
+    """
     header, where = record.header, str(record.path)
     missing = [name for name in ("processor", "cores") if name not in header["machine"]]
     if missing:
@@ -44,6 +47,7 @@ def usable(record: RecordFile) -> RecordFile:
     for number, row in enumerate(record.rows, 2):
         if why := _unlike(row):
             raise RecordError(f"{where}: line {number}: {why}; {_OTHER}")
+        row["axes"] = Cell(**row["axes"]).axes()
     return record
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from perf.__main__ import main
 from perf.analyse.board import Measured, board
+from perf.analyse.network import even_steps
 from perf.analyse.table import by_group
 from perf.charts import CHARTS, draw_all, winners
 from perf.charts.style import styled
 from perf.charts.undrawable import Undrawable
+from perf.measure.reading import read_perf
 from perf.tests.made_up import record, rows
 
 mpl.use("Agg")
@@ -195,3 +197,11 @@ def test_of_steps_that_are_alike_the_map_decides_no_more_than_chance_allows():
         assert len(fields) == 9
         decided += any(one.decided for one in winners._told(fields))
     assert decided <= 0.05 * 60
+
+
+def test_a_record_of_a_time_with_fewer_axes_is_drawn_as_one_of_today(tmp_path):
+    made = rows([{"workload": "mlp", "world": "all"}], lambda cell, rank: 10.0)
+    before = [{**row, "axes": {n: v for n, v in row["axes"].items() if n not in ("pace", "network")}} for row in made]
+    read_back = read_perf(record(tmp_path / "old.jsonl", before).path)
+    assert [row["axes"] for row in read_back.rows] == [row["axes"] for row in made]
+    assert even_steps(board([read_back])) == []
