@@ -42,7 +42,7 @@ def draw(made: Board) -> Any:
 
 
 def _worlds(made: Board) -> dict[str, Worlds]:
-    """The plain steps of each workload."""
+    """The plain steps of each workload of one size, over one network."""
     found: dict[str, Worlds] = {}
     for group in made.groups:
         axes = group.axes
@@ -50,8 +50,13 @@ def _worlds(made: Board) -> dict[str, Worlds]:
             continue
         rows = [*group.find(**_SETTING), *group.find(hook="local")]
         for row in rows:
-            found.setdefault(axes["workload"], {}).setdefault(axes["world"], {}).setdefault(row["subject"], row)
+            found.setdefault(_named(axes), {}).setdefault(axes["world"], {}).setdefault(row["subject"], row)
     return found
+
+
+def _named(axes: dict[str, Any]) -> str:
+    size = {"cpu": "", "gpu": "on GPUs"}.get(axes["size"], f"{axes['size']} parameters")
+    return ", ".join(word for word in (axes["workload"], size, axes["network"]) if word)
 
 
 def _sound(by_subject: dict[str, Row]) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 from ..analyse.board import Board, Measured
 from ..analyse.derived import bound, floor_of
 from ..analyse.intervals import of_median, of_row
+from ..analyse.network import setting
 from ..measure.rows import OK, Row
-from ..wording import counted
 from . import style
 from .undrawable import Undrawable
 
@@ -21,11 +21,11 @@ _PROFILES = {"one_short": "one rank short", "linear": "linear", "halves": "half 
 
 
 def draw(made: Board) -> Any:
-    panels: dict[tuple[str, str, int, str], list[Measured]] = {}
+    panels: dict[tuple[str, str, str], list[Measured]] = {}
     for group in made.groups:
         axes = group.axes
         if axes["unit"] == "epoch" and axes["skew"] in _PROFILES and any(row["status"] == OK for row in group.rows):
-            key = (axes["workload"], axes["skew"], axes["world"], axes.get("network", ""))
+            key = (setting(axes), axes["skew"], axes["optimizer"])
             panels.setdefault(key, []).append(group)
     if not any(len({group.axes["skew_fraction"] for group in groups}) > 1 for groups in panels.values()):
         raise Undrawable("no uneven runs at several skew fractions are in the record (sweeps default and skew have)")
@@ -40,8 +40,7 @@ def draw(made: Board) -> Any:
     figure, panes = style.sheet(TITLE, caption, len(shown), height_in=height_in, columns=2, legend_lines=3)
     for axis, (key, groups) in zip(panes, shown.items(), strict=True):
         _panel(axis, groups, made.subjects)
-        network = f", {key[3]}" if key[3] else ""
-        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}, {counted(key[2], 'rank')}{network}")
+        axis.set_title(f"{key[0]}, {_PROFILES[key[1]]}" + (f", {key[2]}" if key[2] != "sgd" else ""))
     panes[0].set_ylabel("time of a run, ms")
     style.legend(figure, panes, columns=len(made.subjects) + 1)
     return figure

@@ -10,7 +10,7 @@ from perf.__main__ import main
 from perf.analyse.board import Measured, board
 from perf.analyse.network import even_steps
 from perf.analyse.table import by_group
-from perf.charts import CHARTS, draw_all, winners
+from perf.charts import CHARTS, draw_all, scaling, skew, winners
 from perf.charts.style import styled
 from perf.charts.undrawable import Undrawable
 from perf.measure.reading import read_perf
@@ -205,3 +205,15 @@ def test_a_record_of_a_time_with_fewer_axes_is_drawn_as_one_of_today(tmp_path):
     read_back = read_perf(record(tmp_path / "old.jsonl", before).path)
     assert [row["axes"] for row in read_back.rows] == [row["axes"] for row in made]
     assert even_steps(board([read_back])) == []
+
+
+def test_sizes_of_a_workload_are_not_drawn_as_one(tmp_path):
+    sizes = [{"workload": "tiny", "size": "25", "world": 2}, {"workload": "tiny", "size": "100", "world": [1, 2]}]
+    runs = [{"workload": "paced", "size": size, "unit": "epoch", "skew": "linear", "skew_fraction": [0.5, 1.0],
+             "strategy": "join"} for size in ("bert", "dlrm")]  # fmt: skip
+    made = board([record(tmp_path / "sizes.jsonl", rows([*sizes, *runs], time_ms))])
+    worlds = scaling._worlds(made)["tiny, 100 parameters"]
+    assert {row["axes"]["size"] for by_subject in worlds.values() for row in by_subject.values()} == {"100"}
+    with styled():
+        titles = [axis.get_title(loc="left") for axis in skew.draw(made).axes]
+    assert titles == ["BERT-base, 2 ranks, linear", "DLRM, 2 ranks, linear"]
