@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,31 +66,39 @@ class Board:
 
     def caption(self, said: str, rows: Sequence[Row] | None = None) -> str:
         """What the chart shows, how it was measured, and where."""
-        machine, versions = self.headers[-1]["machine"], self.headers[-1]["versions"]
-        commits = dict.fromkeys(short(header["commit"]) for header in self.headers)
-        gpus = [gpu["name"] for gpu in machine.get("gpus", [])]
-        place = f"{machine['processor']}, {machine['cores']} cores" + (f", {len(gpus)} × {gpus[0]}" if gpus else "")
         turns = [len(set(row["block"])) for row in (self.rows if rows is None else rows) if row["status"] == OK]
         counts = f"{min(turns)} to {max(turns)} rounds" if turns and min(turns) != max(turns) else ""
         counts = counts or (counted(turns[0], "round") if turns else "")
         parts = [
-            place, self._networks(), self._backends(), f"torch {versions['torch']}, Python {versions['python']}",
-            f"commit {', '.join(commits)}", self.headers[-1]["time"][:10], counts, *self._warnings(),
+            self._each(_place), self._networks(), self._backends(),
+            self._each(lambda header: f"torch {header['versions']['torch']}, Python {header['versions']['python']}"),
+            f"commit {self._each(lambda header: short(header['commit']), ', ')}",
+            self._each(lambda header: str(header["time"])[:10], ", "), counts, *self._warnings(),
         ]  # fmt: skip
         return f"{said}\n{' · '.join(part for part in parts if part)}"
+
+    def _each(self, said: Callable[[dict[str, Any]], str], between: str = "; ") -> str:
+        """What the headers of the records say, each thing once."""
+        return between.join(dict.fromkeys(map(said, self.headers)))
 
     def _backends(self) -> str:
         return ", ".join(dict.fromkeys(backend(row["axes"]["backend"]) for row in self.rows))
 
     def _networks(self) -> str:
         """The networks between hosts of this machine, if there are any."""
-        return ", ".join(dict.fromkeys(row["axes"].get("network") or "" for row in self.rows)).strip(", ")
+        return ", ".join(dict.fromkeys(row["axes"]["network"] for row in self.rows if row["axes"]["network"]))
 
     def _warnings(self) -> list[str]:
         """The reasons not to trust the times, in a few words each."""
         said = dict.fromkeys(sentence for header in self.headers for sentence in header.get("warnings", []))
         found = dict.fromkeys(_SHORT[word] for word in (sentence.split(":")[0] for sentence in said) if word in _SHORT)
         return list(found)
+
+
+def _place(header: dict[str, Any]) -> str:
+    machine = header["machine"]
+    gpus = [gpu["name"] for gpu in machine.get("gpus", [])]
+    return f"{machine['processor']}, {machine['cores']} cores" + (f", {len(gpus)} × {gpus[0]}" if gpus else "")
 
 
 def backend(name: str) -> str:

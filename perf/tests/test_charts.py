@@ -217,3 +217,14 @@ def test_sizes_of_a_workload_are_not_drawn_as_one(tmp_path):
     with styled():
         titles = [axis.get_title(loc="left") for axis in skew.draw(made).axes]
     assert titles == ["BERT-base, 2 ranks, linear", "DLRM, 2 ranks, linear"]
+
+
+def test_a_caption_names_every_machine_and_day_that_its_records_are_of(tmp_path):
+    made = rows([{"workload": "mlp"}], lambda cell, rank: 10.0)
+    one = record(tmp_path / "one.jsonl", made, time="2026-11-01T00:00:00+00:00")
+    other = record(tmp_path / "other.jsonl", made, time="2026-11-02T00:00:00+00:00")
+    other.header["machine"] = {"processor": "another", "cores": 64}
+    said = board([one, other]).caption("")
+    assert f"{one.header['machine']['cores']} cores; another, 64 cores" in said
+    assert "2026-11-01, 2026-11-02" in said
+    assert said.count("torch ") == 1
