@@ -8,7 +8,7 @@ from ..analyse.board import Board, Measured
 from ..analyse.intervals import of_row
 from ..measure.rows import OK, Row
 from ..plan.cells import Cell
-from ..wording import counted
+from ..wording import counted, more
 from . import style
 from .undrawable import Undrawable
 
@@ -17,13 +17,15 @@ _MOST_PANELS = 6
 
 
 def draw(made: Board) -> Any:
-    panels = [group for group in _whole(made) if len(_caps(group)) > 2][:_MOST_PANELS]
+    found = [group for group in _whole(made) if len(_caps(group)) > 2]
+    panels = found[:_MOST_PANELS]
     if not panels:
         raise Undrawable("no group has three bucket caps or more (sweeps default and buckets have)")
     rows = [row for group in panels for row in group.rows]
     caption = made.caption(
         "Median time of a step (slowest rank) with 95 % interval. default: no cap given, 25 MiB and 1 MiB for the "
-        "first bucket. Dotted: the same step without any communication.", rows,
+        "first bucket. Dotted: the same step without any communication." + more(len(found) - len(panels), "panel"),
+        rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)
     for axis, group in zip(axes, panels, strict=True):

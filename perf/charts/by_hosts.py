@@ -9,6 +9,7 @@ from typing import Any
 from ..analyse.board import Board, Measured
 from ..analyse.network import STEPS, setting, step_of
 from ..measure.rows import OK, Row
+from ..wording import more
 from . import style
 
 Panels = list[tuple[str, list[Measured]]]
@@ -48,10 +49,11 @@ def by_setting(groups: list[Measured]) -> Panels:
 
 def drawn(made: Board, panels: Panels, question: Question) -> tuple[Any, list[Any]]:
     """The figure and its axes."""
+    left = more(max(0, len(panels) - _MOST_PANELS), "panel")
     panels = panels[:_MOST_PANELS]
     rows = [row for _, groups in panels for group in groups for row in group.rows]
     said = [each for name, groups in panels for group in groups for each in question.said(name, group, made.subjects)]
-    caption = "\n".join([made.caption(question.caption, rows), *said])
+    caption = "\n".join([made.caption(question.caption + left, rows), *said])
     figure, axes = style.sheet(question.title, caption, len(panels), height_in=2.9, columns=2, legend_lines=4)
     for axis, (name, groups) in zip(axes, panels, strict=True):
         _panel(axis, groups, made.subjects, question.value)

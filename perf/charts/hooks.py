@@ -11,7 +11,7 @@ from ..analyse.ratio import by_round
 from ..analyse.signs import less_p, more_p, significant
 from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
-from ..wording import counted
+from ..wording import counted, more
 from . import style
 from .undrawable import Undrawable
 
@@ -40,7 +40,7 @@ def draw(made: Board) -> Any:
     caption = made.caption(
         "Differences of the times of a step, interleaved minus sequential, in the same round and the same processes: "
         "small dots are rounds, the large mark is their median with its 95 % interval by order statistics (filled: not "
-        "0, corrected for the number of lines by Benjamini and Hochberg).",
+        "0, corrected for the number of lines by Benjamini and Hochberg)." + more(len(found) - len(shown), "line"),
         [row for one in shown for row in one.rows],
     )
     figure, (axis,) = style.sheet(TITLE, caption, 1, height_in=0.75 + 0.36 * len(shown))

@@ -9,6 +9,7 @@ from ..analyse.intervals import Interval, of_difference
 from ..analyse.network import even_steps, ms
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row, sibling
+from ..wording import more
 from . import style
 from .by_hosts import by_setting
 from .undrawable import Undrawable
@@ -19,14 +20,15 @@ _MOST_PANELS = 4
 
 
 def draw(made: Board) -> Any:
-    panels = by_setting([group for group in even_steps(made) if _added(group)])[:_MOST_PANELS]
+    found = by_setting([group for group in even_steps(made) if _added(group)])
+    panels = found[:_MOST_PANELS]
     if not panels:
         raise Undrawable("no step within Join stands beside a plain one over a network (sweep network-delay has them)")
     rows = [row for _, groups in panels for group in groups for row in group.rows]
     said = [sentence for name, groups in panels for group in groups for sentence in _said(name, group)]
     caption = made.caption(
-        "By how much a step is longer than a plain one, in the same rounds, on even inputs: median with 95 % interval.",
-        rows,
+        "By how much a step is longer than a plain one, in the same rounds, on even inputs: median with 95 % interval."
+        + more(len(found) - len(panels), "panel"), rows,
     )
     caption = "\n".join([caption, *said])
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, columns=2, legend_lines=2)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..analyse.board import Board
 from ..measure.rows import OK
+from ..wording import more
 from . import style
 from .undrawable import Undrawable
 
@@ -21,7 +22,8 @@ _SHOWN = "optimizer == 'adam' and unit == 'step' and hook == 'none' and strategy
 
 
 def draw(made: Board) -> Any:
-    panels = list(_shown(made).groupby("workload", sort=False))[:_MOST_PANELS]
+    found = list(_shown(made).groupby("workload", sort=False))
+    panels = found[:_MOST_PANELS]
     if not panels:
         raise Undrawable("no optimizer with a state was measured (sweeps default and zero-memory have adam)")
     rows = [made.rows[at] for _, cells in panels for at in cells.index]
@@ -29,7 +31,8 @@ def draw(made: Board) -> Any:
     caption = made.caption(
         "Of the rank that needs most. Solid: the optimizer's state (Adam)."
         + (" Pale, on top: what else a step has allocated at its peak, gradients and activations above all; "
-           "parameters and the buckets of DDP, which stand from the beginning, are not counted." if peaks else ""),
+           "parameters and the buckets of DDP, which stand from the beginning, are not counted." if peaks else "")
+        + more(len(found) - len(panels), "panel"),
         rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, legend_lines=2)

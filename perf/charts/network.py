@@ -10,6 +10,7 @@ from ..analyse.intervals import of_row
 from ..analyse.network import STEPS, cap, of_floor, setting, step_of, steps
 from ..analyse.ratio import median_ns
 from ..measure.rows import OK, Row
+from ..wording import more
 from . import style
 from .undrawable import Undrawable
 
@@ -18,16 +19,17 @@ _MOST_PANELS = 6
 
 
 def draw(made: Board) -> Any:
-    groups = sorted(filter(_rows, steps(made)), key=lambda group: -len(_rows(group)))[:_MOST_PANELS]
-    groups = sorted(groups, key=lambda group: (group.axes["network"], group.axes["size"], group.axes["world"]))
+    found = sorted(filter(_rows, steps(made)), key=lambda group: -len(_rows(group)))
+    groups = found[:_MOST_PANELS]
+    groups.sort(key=lambda group: (group.axes["network"], group.axes["size"], group.axes["world"]))
     if not groups:
         raise Undrawable("no paced step on several hosts or ranks is in the record (sweep network has)")
     rows = [row for group in groups for row in _rows(group)]
     said = [sentence for subject in made.subjects[:1] for sentence in of_floor(groups, subject)]
     caption = made.caption(
         "Median time of a step (slowest host) with 95 % interval. Black: the floor, the longer of the profile's "
-        "compute and the bytes that must be moved at the measured rate; grey: their sum, as if nothing overlapped.",
-        rows,
+        "compute and the bytes that must be moved at the measured rate; grey: their sum, as if nothing overlapped."
+        + more(len(found) - len(groups), "panel"), rows,
     )  # fmt: skip
     most = max(len(_rows(group)) for group in groups)
     figure, axes = style.sheet(

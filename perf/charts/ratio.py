@@ -10,7 +10,7 @@ from ..analyse.noise import DIFFERENT, of_group, verdicts
 from ..analyse.ratio import Ratio, ratio
 from ..measure.rows import OK, Row, sibling
 from ..plan.cells import Cell
-from ..wording import counted
+from ..wording import counted, more
 from . import style
 from .undrawable import Undrawable
 
@@ -25,14 +25,14 @@ def draw(made: Board) -> Any:
     pairs = _pairs(made)
     if not pairs:
         raise Undrawable("no two subjects were measured side by side in the record (SUBJECT=impl,torch)")
-    shown, more = pairs[:_MOST_LINES], max(0, len(pairs) - _MOST_LINES)
+    shown = pairs[:_MOST_LINES]
     first, last = shown[0][1]["subject"], shown[0][2]["subject"]
     caption = made.caption(
         f"Median of the rounds' ratios, time of {first} over {last}, measured interleaved in the same processes, with "
         "its 95 % interval by order statistics (none: too few rounds; circle: below 1, square: not; filled: surely not "
         "1, corrected for the number of lines by Benjamini and Hochberg). Grey: how far from 1 the same "
         f"cell comes out against itself here. {counted(_usual_world(shown), 'rank')} where nothing else is said."
-        + (f" {more} more pair{'s are' if more > 1 else ' is'} in the record." if more else ""),
+        + more(len(pairs) - len(shown), "pair"),
         [row for _, *both in shown for row in both],
     )  # fmt: skip
     figure, (axis,) = style.sheet(f"Is {first} faster than {last}?", caption, 1, height_in=0.6 + 0.235 * len(shown))

@@ -9,6 +9,7 @@ from ..analyse.derived import bound, floor_of
 from ..analyse.intervals import of_median, of_row
 from ..analyse.network import setting
 from ..measure.rows import OK, Row
+from ..wording import more
 from . import style
 from .undrawable import Undrawable
 
@@ -34,7 +35,8 @@ def draw(made: Board) -> Any:
     caption = made.caption(
         "Time of a whole run until the last rank is done, slowest rank, median and 95 % interval. Join trains all "
         "inputs; flag and drop_last leave out what the shortest rank lacks, which is why they end sooner. Bound: the "
-        "sum over iterations of the slowest active rank's own time, measured beside without communication.", rows,
+        "sum over iterations of the slowest active rank's own time, measured beside without communication."
+        + more(len(panels) - len(shown), "panel"), rows,
     )  # fmt: skip
     height_in = 3.0 if len(shown) < 4 else 2.5
     figure, panes = style.sheet(TITLE, caption, len(shown), height_in=height_in, columns=2, legend_lines=3)

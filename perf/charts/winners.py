@@ -11,6 +11,7 @@ from ..analyse.noise import of_group, verdicts
 from ..analyse.ratio import Ratio, median_ns, ratio
 from ..measure.rows import OK, Row
 from ..plan.axes import OVERLAPPED
+from ..wording import more
 from . import style
 from .by_hosts import look_of
 from .undrawable import Undrawable
@@ -48,7 +49,8 @@ def draw(made: Board) -> Any:
         axes = group.axes
         place = (axes["size"], axes["world"], axes["network"])
         maps.setdefault(place, []).extend(_fields(group, made.subjects[0]))
-    panels = sorted((item for item in maps.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))[:_MOST_PANELS]
+    found = sorted((item for item in maps.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))
+    panels = found[:_MOST_PANELS]
     told = iter(_told([one for _, fields in panels for one in fields]))
     panels = [(place, [next(told) for _ in fields]) for place, fields in panels]
     if not panels:
@@ -56,7 +58,8 @@ def draw(made: Board) -> Any:
     rows = [row for _, fields in panels for one in fields for row in (one.best, one.next) if row is not None]
     caption = made.caption(
         "The fastest of the overlapped steps, and its time over the next one's, paired round by round. Pale: nobody "
-        "can tell whether the next one is slower, corrected for the number of fields by Benjamini and Hochberg.", rows,
+        "can tell whether the next one is slower, corrected for the number of fields by Benjamini and Hochberg."
+        + more(len(found) - len(panels), "panel"), rows,
     )  # fmt: skip
     said = [sentence for place, fields in panels for sentence in _said(_named(place), fields)]
     rows_most = max(len({one.cap_mib for one in fields}) for _, fields in panels)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from importlib import import_module
 
 import matplotlib as mpl
 import pytest
@@ -228,3 +229,16 @@ def test_a_caption_names_every_machine_and_day_that_its_records_are_of(tmp_path)
     assert f"{one.header['machine']['cores']} cores; another, 64 cores" in said
     assert "2026-11-01, 2026-11-02" in said
     assert said.count("torch ") == 1
+
+
+@pytest.mark.parametrize("name", ["skew", "exposed", "join_cost", "network", "winners"])
+def test_a_caption_says_how_many_panels_there_is_no_room_for(tmp_path, monkeypatch, name):
+    both = [{**cells, "size": ["bert", "dlrm"]} for cells in EVERYTHING if cells.get("size") == "bert"]
+    runs = {"workload": "paced", "size": ["bert", "dlrm"], "unit": "epoch", "skew": "linear", "strategy": "join",
+            "skew_fraction": [0.5, 1.0]}  # fmt: skip
+    made = board([record(tmp_path / "many.jsonl", rows([*both, runs], time_ms, world=4))])
+    monkeypatch.setattr(f"perf.charts.{'by_hosts' if name == 'exposed' else name}._MOST_PANELS", 1)
+    with styled():
+        figure = import_module(f"perf.charts.{name}").draw(made)
+    said = " ".join(" ".join(text.get_text() for text in figure.texts).split())
+    assert re.search(r"\. \d+ more panels? (is|are) in the record\.", said)
