@@ -121,6 +121,40 @@ def test_a_rank_that_is_lost_while_others_regroup_is_left_out_too(ranks, scenari
         assert weights == expected, f"rank {rank}"
 
 
+# -- one more is lost between the calls of two models
+
+
+def lose_one_between(ctx):
+    """The last rank is lost, and the one before it when the first of two models has gone on; one context afterwards."""
+    regroup, wrapped = ctx.subject.regroup, [ddp(ctx, Parting()) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=LR, momentum=0.5) for model in wrapped]
+    for iteration in range(STEPS):
+        for model, optimizer in zip(wrapped, optimizers, strict=True):
+            iterate(ctx, model, optimizer, iteration)
+    if ctx.rank == ctx.world - 1:
+        die()
+    lost = caught(iterate, ctx, wrapped[0], optimizers[0], STEPS)
+    told = [regroup(wrapped[0], optimizers[0], STEPS).ranks]
+    if ctx.rank == ctx.world - 2:
+        die()
+    told += [regroup(wrapped[place], optimizers[place], STEPS).ranks for place in (1, 0)]
+    with ctx.subject.Join(wrapped):
+        for model, optimizer in zip(wrapped, optimizers, strict=True):
+            iterate(ctx, model, optimizer, STEPS)
+    return lost, told, [numbers(model.module.named_parameters()) for model in wrapped]
+
+
+@check("JOIN-057", worlds=(3, 4), backends=("gloo",), beyond=False, deadline_s=30)
+def test_models_go_on_together_when_one_rank_more_is_lost_between_their_calls(ranks):
+    everybody, left = tuple(range(ranks.world)), tuple(range(ranks.world - 2))
+    schedule = [*((number, everybody) for number in range(STEPS)), (STEPS, left)]
+    expected = alone(lambda each: torch.optim.SGD(each, lr=LR, momentum=0.5), schedule)
+    for rank, (lost, told, found) in enumerate(ended(ranks.run(lose_one_between, stall_s=20), left)):
+        assert lost is not None, f"rank {rank} has heard of no loss"
+        assert told == [everybody[:-1], left, left], f"rank {rank}"
+        assert found == [expected] * 2, f"rank {rank}"
+
+
 # -- who is left alone, and fails by itself
 
 
@@ -324,3 +358,36 @@ def test_after_copies_that_are_refused_training_goes_on_without(ranks):
         assert refused is not None, f"rank {rank}: copies of a function are kept"
         assert refused.is_a(TypeError), f"rank {rank}: {refused}"
         assert weights == expected, f"rank {rank}"
+
+
+def fail_to_copy_in_a_context(ctx, joined):
+    """The first rank's state cannot leave it, in a context in which the others train as well or have no inputs."""
+    model, kind = ddp(ctx, Parting()), torch.optim.SGD if ctx.rank else Handing
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), kind, lr=LR)
+    optimizer.keep_mirror()
+
+    def train():
+        with ctx.subject.Join([model, optimizer]):
+            for iteration in range(0 if joined and ctx.rank else STEPS):
+                iterate(ctx, model, optimizer, iteration)
+
+    error = caught(train)
+    if ctx.rank:
+        ctx.store.set(f"{ctx.rank} is told", "")
+    else:  # stays there until they are
+        ctx.store.wait([f"{rank} is told" for rank in range(1, ctx.world)])
+    return error
+
+
+@check(
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False,
+    scenarios={"all train": False, "the others joined": True},
+)  # fmt: skip
+def test_copies_that_fail_on_one_rank_are_waited_for_by_none(ranks, scenario):
+    assert ranks.subject.regroup
+    first, *others = ranks(fail_to_copy_in_a_context, scenario)
+    assert first is not None, "copies of a function are kept"
+    assert first.is_a(TypeError), first
+    for rank, error in enumerate(others, 1):
+        assert error is not None, f"rank {rank} has heard of no failure"
+        assert "rank 0" in error.text, f"rank {rank}: {error}"
