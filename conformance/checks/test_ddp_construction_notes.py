@@ -228,7 +228,7 @@ def go_backward_twice_in_a_context(ctx):
                     told.append(numbers((name, found.get(p)) for name, p in model.module.named_parameters()))
 
     with remote_calls(ctx):
-        model = wrapped(ctx, models.Branches(), bucket_cap_mb=TINY_MIB, find_unused_parameters=True)
+        model = wrapped(ctx, models.Branches(), bucket_cap_mb=1e-6, find_unused_parameters=True)
         error = caught(train)
     return error, told
 

@@ -75,13 +75,10 @@ class Phase(Enum):
 #: all that there are
 _reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
 
-#: reducers whose last backward left parameters out: after it there may be no forward that complains
-_unfinished: weakref.WeakSet[Reducer] = weakref.WeakSet()
-
 
 @atexit.register
 def _warn_of_the_unfinished() -> None:
-    for reducer in list(_unfinished):
+    for reducer in list(_reducers):
         reducer.warn_if_unfinished()
 
 
@@ -669,7 +666,6 @@ class Reducer:
             self._count_again()
         if self.arrivals.counted and self._counts_on_another():
             return
-        _unfinished.discard(self)
         self._armed, self._armed_in = True, -1  # whatever raises from here on has ended this backward
         with torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT:
             if not self.reduction.finish_due():
@@ -694,10 +690,7 @@ class Reducer:
         self.readiness.conclude()
         if self.usage.unused - self._unused_before or not self.readiness.anything():
             self._notice_replaced()
-        if not self.readiness.missing():
-            return False
-        _unfinished.add(self)
-        return True  # another backward may complete it; otherwise the next forward complains (DDP-062)
+        return bool(self.readiness.missing())  # another one may complete it; else the next forward complains (DDP-062)
 
     def _notice_replaced(self) -> None:
         """Something has not come that always came before, or nothing has: perhaps the module trains others instead."""

@@ -159,7 +159,7 @@ def test_a_backward_that_failed_reads_nothing_where_the_others_go_on_with_someth
     if what == "another model's buckets":
         other, _ = build(beside := nn.Linear(2, 2))
         forward(beside, other)
-        other._open(other.forwards.latest)
+        other._open(other.forwards.latest, None)
     fail_behind_everything(model, reducer)
     assert reducer.reduction.finish_due()
     transport.catch_up.assert_not_called()

@@ -62,8 +62,9 @@ def an_evaluation_complains() -> None:
 def complains_at_the_end_of_backward() -> None:
     """A backward that leaves gradients out raises at its end, though a further one may complete it."""
     edit(
-        "    return True  # another backward",
-        "    self._armed = False\n    self.check_finished()\n    return True  # another backward",
+        "    return bool(self.readiness.missing())",
+        "    if self.readiness.missing():\n        self._armed = False\n        self.check_finished()\n"
+        "    return bool(self.readiness.missing())",
     )
 
 
