@@ -13,7 +13,7 @@ from torch.distributed.tensor import distribute_tensor, init_device_mesh
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.observing import assert_refused, mean_of_all, mine, started, takes, trained, wrapped
-from conformance.fixtures.training import private, whole
+from conformance.fixtures.training import private, scalar_means, whole
 from conformance.ranks import caught
 
 
@@ -579,3 +579,32 @@ def test_what_cannot_be_broadcast_is_refused_on_every_rank(ranks):
         errors = ranks(hold_what_cannot_be_sent, kind, place)
         assert_refused(errors, RuntimeError)
         assert len({error.text for error in errors}) == 1, f"one rank met it, another waited for that rank: {errors}"
+
+
+# -- DDP-080: buffers without elements
+
+
+class Empty(nn.Module):
+    """Its only buffer has no elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = models.scalar()
+        self.register_buffer("nothing", torch.zeros(0, 3))
+
+    def forward(self, x):
+        return self.layer(x) + self.nothing.sum()
+
+
+def train_with_nothing_to_send(ctx):
+    model = wrapped(ctx, Empty())
+    for number in range(3):
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, number)).sum().backward()
+    return model.module.layer.weight.grad.item()
+
+
+@check("DDP-080", worlds=(1, 2, 3), beyond=False)
+def test_a_buffer_without_elements_is_in_nobodys_way(ranks):
+    [*_, last] = scalar_means((3,) * ranks.world)
+    assert ranks(train_with_nothing_to_send) == [last] * ranks.world

@@ -1,5 +1,6 @@
 """notify_join_context: who communicates, when it blocks, where it goes, and what it assumes of the training loop."""
 
+import copy
 import inspect
 from datetime import timedelta
 
@@ -283,3 +284,25 @@ def test_a_post_hook_that_notifies_on_the_last_ranks_only_costs_no_collective(ra
     schedule = linear(ranks.world, 1)
     for rank, seen in enumerate(ranks(step_in_the_post_hook_of_who_came_last, schedule, trace=True)):
         assert seen == ([(True, 0)], sum(range(1, ranks.world + 1))), f"rank {rank}"
+
+
+# -- JOIN-031: a copy that is made inside the block
+
+
+def notify_by_a_copy(ctx, throw):
+    """The numbers of active ranks that the first joinable gets and, each time, a copy of it."""
+    each, told = recorder(ctx), []
+    with ctx.subject.Join([each], throw_on_early_termination=throw):
+        for _ in range(2):
+            twin = copy.copy(each)
+            twin.__dict__.update(copy.deepcopy({name: getattr(each, name) for name in vars(each) if "join" in name}))
+            handles = each.notify(), twin.notify()
+            assert None not in handles, "a notification has counted nobody"
+            told += map(total, handles)
+    return told
+
+
+@check("JOIN-031", worlds=(1, 2, 3), deadline_s=8)
+def test_a_copy_that_is_made_inside_the_block_counts_the_active_ranks_too(ranks):
+    for throw in (False, True):
+        assert ranks(notify_by_a_copy, throw) == [[ranks.world] * 4] * ranks.world

@@ -574,3 +574,84 @@ def test_after_a_group_that_the_local_optimizer_refuses_all_is_as_before(ranks):
             assert refused is not None, f"rank {rank} has heard of no refusal"
             assert "too fast" in refused.text, f"rank {rank}: {refused}"
             assert told == [1, None, None, True, None], f"rank {rank}, {views=}: {told}"
+
+
+# -- ZERO-012, ZERO-008: parameters that were made under inference mode
+
+
+def step_what_was_made_under_inference_mode(ctx, views):
+    """What differs from the ordinary optimizer after two steps, of gradients that nobody has computed; some parameters
+    are so large that they may be sent from where they lie."""
+    options = {"parameters_as_bucket_view": True} if views else {}
+    with torch.inference_mode():
+        sizes = (2**19, 5, 2**19, 3)
+        parameters = [nn.Parameter(torch.ones(size, device=ctx.device)) for size in sizes]
+        copies = [nn.Parameter(parameter.clone()) for parameter in parameters]
+        zero = ctx.subject.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.5, **options)
+        ordinary = torch.optim.SGD(copies, lr=0.5)
+        for iteration in range(2):
+            for parameter in [*parameters, *copies]:
+                parameter.grad = torch.full_like(parameter, 1.0 + iteration)
+            zero.step()
+            ordinary.step()
+        return [torch.equal(one.view(-1), other.view(-1)) for one, other in zip(parameters, copies, strict=True)]
+
+
+@check("ZERO-012", "ZERO-008", worlds=(1, 2, 3), beyond=False)
+def test_parameters_of_inference_mode_are_stepped_there(ranks):
+    for views in (False, True):
+        for rank, equal in enumerate(ranks(step_what_was_made_under_inference_mode, views)):
+            assert equal == [True] * 4, f"rank {rank}, {views=}"
+
+
+# -- ZERO-017: a state that is one tensor
+
+
+class Summing(torch.optim.Optimizer):
+    """Keeps the sum of a parameter's gradients as its whole state."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter not in self.state:
+                    self.state[parameter] = torch.zeros_like(parameter)
+                self.state[parameter] += parameter.grad
+                parameter.sub_(self.state[parameter], alpha=group["lr"])
+
+
+def load_single_tensors(ctx):
+    """What differs from the ordinary optimizer after steps, and after a step behind a load; or the load's error."""
+    parameters = some_parameters(ctx)
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(parameters, Summing, lr=0.5), Summing(copies, lr=0.5)
+    gaps = []
+    for iteration in range(3):
+        if iteration == 2:
+            held = None
+            for to in range(ctx.world):
+                zero.consolidate_state_dict(to)
+                held = copy.deepcopy(zero.state_dict()) if to == ctx.rank else held
+            zero = ctx.subject.ZeroRedundancyOptimizer(parameters, Summing, lr=0.5)
+            error = caught(zero.load_state_dict, held)
+            if error is not None:
+                return gaps, error
+        give(parameters, iteration)
+        give(copies, iteration)
+        zero.step()
+        ordinary.step()
+        gaps.append(first_gap(parameters, copies))
+    return gaps, None
+
+
+@check("ZERO-017", worlds=(1, 2, 3), beyond=False)
+def test_a_state_that_is_one_tensor_is_loaded_or_refused(ranks):
+    for rank, (gaps, error) in enumerate(ranks(load_single_tensors)):
+        assert gaps == [None] * len(gaps), f"rank {rank}: {gaps}"
+        if error is None:
+            assert len(gaps) == 3, f"rank {rank}"
+        else:
+            ranks.at_limit("a state that is no dict cannot be loaded")

@@ -95,6 +95,12 @@ def note_change(tensors: Sequence[torch.Tensor]) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
+def _under_inference(view: torch.Tensor) -> torch.Tensor:
+    """The same memory as what is made under inference mode: a parameter made there can be no other."""
+    with torch.inference_mode():
+        return view.new_empty(0).set_(view)  # type: ignore[call-overload, no-any-return]
+
+
 class PlacedTensors:
     """Tensors whose places are known, and whether somebody has moved them since (``tensor.data = ...``)."""
 
@@ -106,7 +112,7 @@ class PlacedTensors:
         with torch.no_grad():
             copy_all(views, [tensor.detach() for tensor in tensors])
         for tensor, view in zip(tensors, views, strict=True):
-            tensor.data = view
+            tensor.data = _under_inference(view) if tensor.is_inference() else view
         self.note(tensors)
 
     def note(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -120,7 +120,7 @@ def last_owner_of_a_bucket_is_forgotten() -> None:
 def parameters_are_taken_back_row_by_row() -> None:
     """Parameters that travel together are laid out by their strides, and taken for rows from then on."""
     rows = "view.as_strided(view.shape, view.new_empty(view.shape).stride())"
-    edit("tensor.data = view", f"tensor.data = {rows}", within="PlacedTensors.move")
+    edit("_under_inference(view) if tensor.is_inference() else view", rows, within="PlacedTensors.move")
 
 
 @defect("HOOK-023")

@@ -322,3 +322,9 @@ def parameters_of_every_class_are_stepped_at_once() -> None:
 def parameters_in_settings_travel_as_copies() -> None:
     """Joined ranks get copies of the parameters that the settings of live ranks name."""
     edit("settings = by_place(settings, self._shard.parameters())", "pass", within="Joining.step")
+
+
+@defect("ZERO-012")
+def parameters_of_inference_mode_become_what_can_be_trained() -> None:
+    """With bucket views a parameter that was made under inference mode gets memory that was not, and cannot be read."""
+    edit("_under_inference(view) if tensor.is_inference() else view", "view")
