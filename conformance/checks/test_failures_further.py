@@ -438,3 +438,61 @@ def test_who_has_met_its_group_waits_for_it_though_others_of_the_world_were_neve
     for rank, end in enumerate(run.outcomes[:-1]):
         assert isinstance(end, Finished), run.summary()
         assert end.value == scalar_means((2,) * (ranks.world - 1)), f"rank {rank}"
+
+
+# -- JOIN-057: strangers that call
+
+#: what they say; nothing of it is what a rank says, and the first is no line at all
+SAID = (b"x" * 100_000, b"\xff\n", b"[1]\n", b"{}\n", b'{"hello": "", "rank": 0}\n', b"[" * 30_000 + b"\n")
+
+
+def listening():
+    """The addresses at which this process can be called."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as one:
+                if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    found.add(one.getsockname())
+    return found
+
+
+def is_hung_up_on(address, said):
+    with socket.create_connection(address[:2], timeout=5) as caller:
+        try:
+            caller.sendall(said)
+            return caller.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+
+def be_called_by_strangers(ctx):
+    """Whether all that call where building a model has made this process listen are hung up on; what it trains then,
+    and the error when the last rank is killed."""
+    before = listening()
+    model = ddp(ctx, models.scalar())
+    seen = [train_once(ctx, model, 0)]
+    hung_up = [is_hung_up_on(address, said) for address in listening() - before for said in SAID]
+    seen.append(train_once(ctx, model, 1))
+    ctx.meet("all were called")
+    if ctx.rank == ctx.world - 1:
+        killed()
+    return hung_up, seen, caught(train_once, ctx, model, 2)
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_strangers_that_call_are_hung_up_on_and_disturb_nobody(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(be_called_by_strangers, stall_s=DEADLINE_S)
+    for rank, end in enumerate(run.outcomes[:-1]):
+        assert isinstance(end, Finished), run.summary()
+        hung_up, seen, error = end.value
+        assert all(hung_up), f"rank {rank}: {hung_up}"
+        assert seen == scalar_means((2,) * ranks.world), f"rank {rank}"
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(lost), f"rank {rank}: {error}"
+        assert names_rank(error, ranks.world - 1), f"rank {rank}: {error}"

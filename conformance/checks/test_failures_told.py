@@ -180,7 +180,11 @@ def test_ranks_that_went_on_without_another_may_be_as_slow_as_before(ranks):
 
 
 def train_in_turns(ctx, hooked, block):
-    """Two models on two groups; from the third iteration on rank 1 trains them in the other order."""
+    """Two models on two groups; from the third iteration on rank 1 trains them in the other order. Each rank has a
+    model of its own, too."""
+    groups = [dist.new_group([rank]) for rank in range(ctx.world)]
+    own = ddp(ctx, models.scalar(), process_group=groups[ctx.rank])
+    own(models.divisible_scalar(ctx.rank, 0)).sum().backward()
     wrapped = [ddp(ctx, models.scalar(), process_group=dist.new_group()) for _ in range(2)]
     for model in wrapped if hooked else ():
         model.register_comm_hook(model.process_group, summing)
