@@ -19,6 +19,7 @@ from conformance.fixtures import models
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.training import ddp, scalar_means
 from conformance.ranks import Finished, caught
+from conformance.ranks.recording import RecordingGroup, recorded
 from conformance.subjects import DETECTION
 
 UNGUARDED = {DETECTION: "0"}
@@ -496,3 +497,43 @@ def test_strangers_that_call_are_hung_up_on_and_disturb_nobody(ranks):
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(lost), f"rank {rank}: {error}"
         assert names_rank(error, ranks.world - 1), f"rank {rank}: {error}"
+
+
+# -- JOIN-057: exchanges that a backend refuses
+
+
+class Exchanging(RecordingGroup):
+    """A group that starts no exchange between all."""
+
+
+def refuse(*_, **__):
+    raise dist.DistBackendError("the connection is gone")
+
+
+for _name in ("alltoall_base", "all_to_all_single"):
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(Exchanging, _name, refuse)
+
+
+def consolidate_by_refused_exchanges(ctx):
+    """What comes of a consolidation, on a group of which no failed rank is known."""
+    with recorded("gloo", Exchanging):
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("group", ctx.store), rank=ctx.rank, world_size=ctx.world
+        )
+        parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(4)]
+        zero = ctx.subject.ZeroRedundancyOptimizer(parameters, torch.optim.SGD, lr=0.5, momentum=0.5)
+        for parameter in parameters:
+            parameter.grad = torch.ones(3)
+        zero.step()
+        error = caught(zero.consolidate_state_dict)
+        ctx.meet("all are told")
+        return error
+
+
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_what_a_backend_says_of_an_exchange_that_it_refuses_comes_out(ranks):
+    assert ranks.subject.PeerFailed
+    for rank, error in enumerate(ranks(consolidate_by_refused_exchanges, init=False, env=UNGUARDED)):
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(dist.DistBackendError), f"rank {rank}: {error}"
