@@ -94,8 +94,11 @@ class Team:
             return False
 
     def abandon(self) -> None:
-        """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout."""
-        if "gloo" in self._backends.values():
+        """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout.
+
+        A group written in Python may stand before one of Gloo's.
+        """
+        if self.is_in_python or "gloo" in self._backends.values():
             abandon_group(self.group)
 
     def control_device(self, device: torch.device) -> torch.device:

@@ -291,12 +291,20 @@ def interrupted(*_):
     raise KeyboardInterrupt
 
 
+class PassesOn(dist.ProcessGroup):
+    """A group written in Python, which may have one of Gloo's inside."""
+
+    def allreduce(self, *_):
+        raise AssertionError
+
+
 @pytest.mark.parametrize("polled", [False, True])
-def test_ctrl_c_during_a_wait_gives_the_group_up(polled, monkeypatch):
+@pytest.mark.parametrize("in_python", [False, True])
+def test_ctrl_c_during_a_wait_gives_the_group_up(polled, in_python, monkeypatch):
     """Gloo's destructor would wait for the collective when the program ends."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        team, given_up = Team.of(), []
+        team, given_up = Team.of(PassesOn(0, 1) if in_python else None), []
         monkeypatch.setattr(teams, "abandon_group", given_up.append)
         endless = Work(lasts_s=60)
         endless.wait = interrupted
