@@ -1,5 +1,5 @@
-"""Failures further: without a guard, with a store that ends or is asked for a short time, in collectives of the
-program's own, and by errors of an unusual kind."""
+"""Failures that few programs meet: without a guard, with a store that ends or is asked for a short time, in collectives
+of the program's own, and by errors of an unusual kind."""
 
 import atexit
 import contextlib
