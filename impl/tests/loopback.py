@@ -27,7 +27,9 @@ class Loopback:
         self.hook = None
         self.model = Mock()
         self.iteration = Iteration(self.model)
-        self.iteration.team = SimpleNamespace(rank=0, size=RANKS, group=None, tally=Tally(), guard=None)
+        self.iteration.team = SimpleNamespace(
+            rank=0, size=RANKS, group=None, tally=Tally(), guard=None, abandon=lambda: None
+        )
 
     def step(self):
         self.done += 1
