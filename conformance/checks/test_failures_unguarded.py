@@ -340,13 +340,15 @@ def test_where_a_collective_fails_and_no_rank_is_lost_none_is_named(ranks):
             assert not re.search(r"\brank \d", error.text), f"rank {rank}: {error}"
 
 
-def lose_one_beside_a_collective_of_the_program(ctx):
-    """The last rank is killed in a context, in which the others add up numbers of their own."""
-    model = ddp(ctx, models.scalar())
+def lose_one_beside_a_collective_of_the_program(ctx, contexts=1):
+    """The last rank is killed inside so many contexts, in which the others add up numbers of their own."""
+    wrapped = [ddp(ctx, models.scalar()) for _ in range(contexts)]
 
     def train():
-        with model.join():
-            train_once(ctx, model, 0)
+        with contextlib.ExitStack() as inside:
+            for model in wrapped:
+                inside.enter_context(model.join())
+            train_once(ctx, wrapped[-1], 0)
             if ctx.rank == ctx.world - 1:
                 killed()
             dist.all_reduce(torch.ones(1))
@@ -361,3 +363,12 @@ def test_a_lost_rank_is_named_where_a_collective_of_the_program_fails_in_a_conte
     for rank, error in all_but_one(run).items():
         assert error is not None, f"rank {rank} noticed nothing"
         assert f"rank {ranks.world - 1}" in error.text, f"rank {rank}: {error}"
+
+
+@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_lost_rank_is_named_once_where_an_error_leaves_two_contexts(ranks):
+    assert ranks.subject.PeerFailed
+    run = ranks.run(lose_one_beside_a_collective_of_the_program, 2, stall_s=DEADLINE_S)
+    for rank, error in all_but_one(run).items():
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.text.count("rank 1") == 1, f"rank {rank}: {error}"

@@ -232,30 +232,6 @@ def test_a_collective_of_the_programs_that_fails_on_one_rank_is_told_to_the_othe
             assert names_rank(error, 0), f"rank {rank}: {error}"
 
 
-def lose_one_in_two_contexts(ctx):
-    """The last rank is killed inside two contexts, in which the others add up numbers of their own."""
-    outer, inner = ddp(ctx, models.scalar()), ddp(ctx, models.scalar())
-
-    def train():
-        with outer.join(), inner.join():
-            train_once(ctx, inner, 0)
-            if ctx.rank == ctx.world - 1:
-                killed()
-            dist.all_reduce(torch.ones(1))
-
-    return with_notes(train)
-
-
-@check("JOIN-057", worlds=(2,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_lost_rank_is_named_once_where_an_error_leaves_two_contexts(ranks):
-    assert ranks.subject.PeerFailed
-    run = ranks.run(lose_one_in_two_contexts, stall_s=DEADLINE_S)
-    (end, _) = run.outcomes
-    assert isinstance(end, Finished), run.summary()
-    assert end.value is not None, "rank 0 noticed nothing"
-    assert end.value.text.count("rank 1") == 1, end.value.text
-
-
 # -- JOIN-024: errors of an unusual kind, and a store that has ended
 
 
