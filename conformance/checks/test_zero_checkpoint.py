@@ -15,10 +15,12 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Drift,
     Reference,
+    Skipping,
     Slowing,
     Sorting,
     first_gap,
     give,
+    in_groups_of_one,
     in_two_groups,
     owners,
     sharded,
@@ -387,6 +389,33 @@ def save_shared_entries(ctx):
 @check("ZERO-017")
 def test_group_attributes_of_a_users_own_optimizer_are_taken_over(ranks):
     assert ranks(save_shared_entries) == [[[3, 3], [3, 3]]] * ranks.world
+
+
+def save_on_each(ctx):
+    """On every rank in turn: what a consolidated state says of steps, and the gap if an ordinary optimizer goes on."""
+    parameters = some_parameters(ctx)
+    once = copy.deepcopy(parameters)
+    zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(parameters), Skipping)
+    reference = Skipping(in_groups_of_one(once))
+    step_all([(zero, parameters), (reference, once)], range(3))
+    found = None
+    for rank in range(ctx.world):
+        zero.consolidate_state_dict(to=rank)
+        if ctx.rank == rank:
+            saved = zero.state_dict()
+            found = [group.get("step") for group in saved["param_groups"]]
+    anew = copy.deepcopy(parameters)
+    ordinary = Skipping(in_groups_of_one(anew))
+    ordinary.load_state_dict(saved)
+    step_all([(ordinary, anew), (reference, once)], range(3, 5))
+    return found, first_gap(anew, once)
+
+
+@check("ZERO-016", worlds=MANY)
+def test_what_is_counted_in_a_group_is_saved_by_ranks_that_own_nothing_of_it(ranks):
+    for rank, (steps, gap) in enumerate(ranks(save_on_each)):
+        assert set(steps) == {3}, f"rank {rank}: steps of the groups: {steps}"
+        assert gap is None, f"rank {rank}: {gap}"
 
 
 def save_a_number(ctx):

@@ -17,9 +17,11 @@ from conformance.fixtures.sharding import (
     OPTIMIZERS,
     Alone,
     Reference,
+    Skipping,
     Spilling,
     first_gap,
     give,
+    in_groups_of_one,
     sharded,
     some_parameters,
     whole,
@@ -434,3 +436,30 @@ def test_two_models_each_with_a_sharded_optimizer_train_as_one_process_does_in_o
             places.append(places[-1] * 0.5 + len(oracle.active_ranks(schedule, iteration)))
     for rank, told in enumerate(ranks(train_a_pair)):
         assert told == ([], places), f"rank {rank}, schedule {EPOCHS}"
+
+
+def skip_what_others_own(ctx, schedules):
+    """After a context of each schedule: where the weights differ from those of one process."""
+    params = some_parameters(ctx)
+    alone = copy.deepcopy(params)
+    zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(params), Skipping)
+    reference, gaps = Skipping(in_groups_of_one(alone)), []
+    for part, schedule in enumerate(schedules):
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                give(params, 10 * part + iteration)
+                zero.step()
+        for iteration in range(max(schedule)):
+            give(alone, 10 * part + iteration)
+            reference.step()
+        gaps.append(first_gap(params, alone))
+    return gaps
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
+def test_joined_ranks_count_on_in_groups_of_which_live_ranks_own_nothing(ranks):
+    """Whoever is live, as of each group some other rank has everything."""
+    world = ranks.world
+    schedules = [tuple(3 if rank == live else 1 for rank in range(world)) for live in range(world)]
+    for rank, gaps in enumerate(ranks(skip_what_others_own, schedules)):
+        assert gaps == [None] * world, f"rank {rank}: {gaps}"

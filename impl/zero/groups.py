@@ -28,6 +28,14 @@ def settings_of(groups: Iterable[Group]) -> list[Group]:
     return [{key: _kept(value) for key, value in group.items() if key != "params"} for group in groups]
 
 
+def changed_in(before: Sequence[Group], after: Sequence[Group]) -> list[frozenset[str]]:
+    """By group, which settings are others than they were; what has changed in place does not show."""
+    return [
+        frozenset(key for key, value in now.items() if key != "params" and value is not was.get(key, was))
+        for was, now in zip(before, after, strict=True)
+    ]
+
+
 def portable(settings: Iterable[Group]) -> list[Group]:
     """Settings fit for another process: tensors on the CPU."""
     return [{key: _moved(value) for key, value in group.items()} for group in settings]

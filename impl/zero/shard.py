@@ -30,7 +30,7 @@ from . import checkpoint
 from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import Group, copy_settings, settings_of, take_settings
+from .groups import Group, changed_in, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 from .weak import whole
@@ -73,6 +73,8 @@ class Shard:
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
         self.steps_since_consolidation = 0
+        # by group: what the local optimizer wrote there in the last step; one that skips empty groups counts in its own
+        self._counts_in: list[frozenset[str]] = []
         #: copies of the shard here and on another rank; None unless they were asked for
         self.copies: Copies | None = None
 
@@ -157,11 +159,14 @@ class Shard:
         self.look_at_changes()
         self.look_at_trainability()
         given = {} if closure is None else {"closure": self._heard(closure)}
+        before = [dict(group) for group in self.optim.param_groups]
         try:
             # of two with one memory the first is stepped to the end before the second; a closure may change settings
             with nullcontext() if given or self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
+            if not given:  # else the closure may have written, too
+                self._counts_in = changed_in(before, self.optim.param_groups)
             copy_settings(self.optim.param_groups, self.exposed.param_groups)
             self.exposed.state = self.optim.state
         if closure is not None:
@@ -254,16 +259,32 @@ class Shard:
             )
 
     def take_settings(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
-        """On a joined rank: take over what live ranks have changed."""
-        take_settings(found_here(settings, self.parameters()), self.exposed.param_groups)
+        """On a joined rank: take over what live ranks have changed, but not what the optimizer here counts by itself.
+
+        The source may own nothing of a group, in which it then need not count.
+        """
+        taken = found_here(settings, self.parameters())
+        for group, own, counted in zip(taken, self.exposed.param_groups, self._counts_in, strict=False):
+            group.update({key: own[key] for key in counted & own.keys()})
+        take_settings(taken, self.exposed.param_groups)
         self._also_send(sent)
 
     # --- the state
 
     def consolidate(self, to: GroupRank) -> None:
-        """Gather all states on rank ``to``."""
+        """Gather all states on rank ``to``, and what is counted in groups of which it owns nothing."""
         self.consolidated = None  # frees the last one before the next is gathered
-        self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)
+        mine, groups = self.states(), self.exposed.param_groups
+        counts = {
+            ~place: {key: group[key] for key in counted & group.keys()}  # parameters are numbered from 0 upwards
+            for place, (group, counted) in enumerate(zip(groups, self._counts_in, strict=False)) if counted
+        }  # fmt: skip
+        gathered = checkpoint.gather_states(self.team, mine | counts, to, self.device)
+        if gathered is not None:
+            for place, group in enumerate(groups):
+                told = gathered.pop(~place, {})
+                group.update({} if ~place in counts else told)
+        self.consolidated = gathered
         self.steps_since_consolidation = 0
 
     def states(self) -> checkpoint.States:

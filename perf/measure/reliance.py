@@ -41,7 +41,7 @@ NO_WORKLOAD_DOES = (
     "test_a_model_that_is_checkpointed_as_a_whole_may_have_uneven_", "test_a_fused_optimizer_meets_",
     "test_a_frozen_parameter_that_keeps_", "test_a_last_backward_that_leaves_a_layer_out_",
     "test_annotations_that_are_text_", "test_buckets_of_which_the_optimizer_has_nothing_",
-    "test_what_one_parameter_has_lost_",
+    "test_what_one_parameter_has_lost_", "test_what_is_counted_in_a_group_",
     "test_an_optimizer_with_an_order_of_its_own_",
     "test_where_use_is_searched_too_an_argument_", "test_gradients_that_lie_in_one_memory_",
     "test_gradients_of_a_model_that_is_dropped_",

@@ -77,7 +77,7 @@ def no_group_is_another_than_that_of_all_ranks() -> None:
 @defect("JOIN-015")
 def groups_compared_with_the_neighbour_only() -> None:
     """Only the first two joinables' process groups are compared, so a third one on another group is let in."""
-    edit("enumerate(groups)", "enumerate(groups[:2])")
+    edit("enumerate(groups)", "enumerate(groups[:2])", within="common_group")
 
 
 @defect("JOIN-012")

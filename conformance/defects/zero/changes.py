@@ -37,11 +37,9 @@ def storage_is_made_contiguous_for_sending() -> None:
 def target_keeps_an_earlier_consolidation() -> None:
     """A consolidation to another rank leaves the state of the one before with its target."""
     edit(
-        "    self.consolidated = None  # frees the last one before the next is gathered\n"
-        "    self.consolidated = checkpoint.gather_states(self.team, self.states(), to, self.device)\n",
-        "    gathered = checkpoint.gather_states(self.team, self.states(), to, self.device)\n"
-        "    self.consolidated = gathered or self.consolidated\n",
+        "    self.consolidated = None  # frees the last one before the next is gathered\n", "", within="consolidate"
     )
+    edit("    self.consolidated = gathered\n", "    self.consolidated = gathered or self.consolidated\n")
 
 
 @defect("ZERO-015")
@@ -95,10 +93,25 @@ def joined_rank_without_a_shard_does_not_step() -> None:
 def joined_rank_takes_only_the_learning_rate() -> None:
     """Of the live ranks' settings a joined rank takes over the learning rate and keeps its own counts."""
     edit(
-        "    take_settings(found_here(settings, self.parameters()), self.exposed.param_groups)\n",
+        "    take_settings(taken, self.exposed.param_groups)\n",
         "    take_settings([{'lr': group['lr']} for group in settings], self.exposed.param_groups)\n",
         within="Shard.take_settings",
     )
+
+
+@defect("ZERO-022")
+def joined_rank_takes_the_counts_of_a_rank_that_owns_nothing() -> None:
+    """A joined rank takes over from the source also what its own local optimizer counts in its groups."""
+    edit(
+        "    group.update({key: own[key] for key in counted & own.keys()})\n", "    pass\n",
+        within="Shard.take_settings",
+    )  # fmt: skip
+
+
+@defect("ZERO-016")
+def counts_in_groups_of_others_are_not_saved() -> None:
+    """What owners have counted in a group is not told to a target that owns nothing of it."""
+    edit("group.update({} if ~place in counts else told)", "pass", within="Shard.consolidate")
 
 
 @defect("ZERO-022")

@@ -214,9 +214,9 @@ def rates_of_closures_that_fail_are_lost() -> None:
 def settings_of_steps_that_fail_are_lost() -> None:
     """What a step has changed in its groups before it fails is not shown, and taken back in the next one."""
     edit(
-        "    finally:\n        copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
+        "        copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
         "        self.exposed.state = self.optim.state\n",
-        "    finally:\n        pass\n    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
+        "    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
         "    self.exposed.state = self.optim.state\n",
     )
 
