@@ -72,7 +72,7 @@ help:
 	@echo "make perf-list     the sweeps, workloads and axes that there are"
 	@echo "make rounding      what rounding and mistakes do to every workload, at 1 to 16 ranks, against what is allowed"
 	@echo "make nightly       judge and measure one night, keep it, say what changed   HISTORY=$(HISTORY) OUT=$(call given,OUT,out/nightly) BUDGET=30m"
-	@echo "                   then explore ours for EXPLORE=$(EXPLORE) minutes (0: not at all)"
+	@echo "                   before that explore ours for EXPLORE=$(EXPLORE) minutes (0: not at all)"
 	@echo "make dashboard     the page of a history that there is already   HISTORY=$(HISTORY) OUT=$(call given,OUT,out/dashboard)"
 	@echo "make judge-power   what the nightly judgement finds in simulated years, and how often it is wrong   SERIES=$(SERIES)"
 	@echo "make gpu           what is proved on this machine's GPUs, and what is not; goes on where it stopped   MINUTES=$(MINUTES)"
@@ -161,10 +161,12 @@ explore: $(READY)
 
 # make turns every failure into its own status 2; the command itself tells 1 (regressed) from 2 (could not judge).
 nightly: $(READY)
-	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(call given,OUT,out/nightly)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS); status=$$?; \
-	if [ '$(EXPLORE)' != 0 ]; then \
-	  $(RUN) -m conformance explore --subject impl --minutes '$(EXPLORE)' --out '$(call given,OUT,out/nightly)/explore' || status=1; \
-	fi; exit $$status
+	status=0; if [ '$(EXPLORE)' != 0 ]; then \
+	  $(RUN) -m conformance explore --subject impl --minutes '$(EXPLORE)' --out '$(call given,OUT,out/nightly)/explore' || status=$$?; \
+	fi; \
+	case $$status in 2|130) exit $$status;; esac; \
+	$(RUN) -m reports nightly --history '$(HISTORY)' --out '$(call given,OUT,out/nightly)' --budget '$(or $(BUDGET),30m)' --subject '$(SUBJECT)' --world '$(WORLD)' $(ARGS) || exit $$?; \
+	[ $$status = 0 ] || exit 1
 
 dashboard: $(READY)
 	$(RUN) -m reports dashboard '$(HISTORY)' --out '$(call given,OUT,out/dashboard)' $(ARGS)
