@@ -32,11 +32,12 @@ class GroupSettings:
     sent: tuple[bool, ...]  # which parameters are published
     arguments: dict[str, Any]  # further keywords of step()
     members: list[list[int]]  # by group: its parameters, by numbers that all ranks know
+    counted: list[list[str]]  # by group: what the source's local optimizer has written there in its step
 
     def packed(self) -> bytes:
         """Bytes that are equal where the settings are equal. TypeError if a setting cannot travel."""
         try:
-            return pickle.dumps((portable(self.settings), self.sent, self.arguments, self.members))
+            return pickle.dumps((portable(self.settings), self.sent, self.arguments, self.members, self.counted))
         except Exception as error:
             raise TypeError(
                 "A rank has joined, so the optimizer's settings must be sent to it, but one of them cannot be pickled: "

@@ -99,7 +99,9 @@ class Joining:
             self._look_at_forms(session, absent)
         if absent:
             settings = by_place(settings, self._shard.parameters())
-            self._pass_on(GroupSettings(settings, self._shard.sent, arguments, self._members()), absent, session)
+            counted = list(map(sorted, self._shard.counts_in))
+            told = GroupSettings(settings, self._shard.sent, arguments, self._members(), counted)
+            self._pass_on(told, absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
         return loss
@@ -151,7 +153,7 @@ class Joining:
         """The same step on a rank that has joined."""
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
-        self._shard.take_settings(received.settings, received.sent)
+        self._shard.take_settings(received.settings, received.sent, received.counted)
         # what the closure would do has been done: the gradients are those that it has left on the source
         closure = _nothing if needs_closure(self._shard.optim) else None
         with shown_gradients(gradients):
@@ -186,7 +188,7 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        ours = GroupSettings(settings, self._shard.sent, {}, [])  # which change their groups in no overlapped step
+        ours = GroupSettings(settings, self._shard.sent, {}, [], [])  # which change their groups in no overlapped step
         received, _, _ = self._channel.exchange(ours, [], session.source, {}, session.watch)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent)

@@ -73,8 +73,8 @@ class Shard:
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
         self.steps_since_consolidation = 0
-        # by group: what the local optimizer wrote there in the last step; one that skips empty groups counts in its own
-        self._counts_in: list[frozenset[str]] = []
+        #: by group: what the local optimizer wrote there in the last step; one may skip empty groups
+        self.counts_in: list[frozenset[str]] = []
         #: copies of the shard here and on another rank; None unless they were asked for
         self.copies: Copies | None = None
 
@@ -166,7 +166,7 @@ class Shard:
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
             if not given:  # else the closure may have written, too
-                self._counts_in = changed_in(before, self.optim.param_groups)
+                self.counts_in = changed_in(before, self.optim.param_groups)
             copy_settings(self.optim.param_groups, self.exposed.param_groups)
             self.exposed.state = self.optim.state
         if closure is not None:
@@ -258,14 +258,19 @@ class Shard:
                 "before you construct DDP and the optimizer."
             )
 
-    def take_settings(self, settings: Sequence[Group], sent: Sequence[bool]) -> None:
-        """On a joined rank: take over what live ranks have changed, but not what the optimizer here counts by itself.
+    def take_settings(
+        self, settings: Sequence[Group], sent: Sequence[bool], counted: Sequence[Sequence[str]] = ()
+    ) -> None:
+        """On a joined rank: take over what live ranks have changed.
 
-        The source may own nothing of a group, in which it then need not count.
+        ``counted``: by group, what the source's local optimizer has written. What ours writes there and that one does
+        not, as it owns nothing of the group, goes on as it is here.
         """
         taken = found_here(settings, self.parameters())
-        for group, own, counted in zip(taken, self.exposed.param_groups, self._counts_in, strict=False):
-            group.update({key: own[key] for key in counted & own.keys()})
+        for group, own, ours, theirs in zip(
+            taken, self.exposed.param_groups, self.counts_in, counted, strict=False
+        ):  # fmt: skip
+            group.update({key: own[key] for key in (ours - set(theirs)) & own.keys()})
         take_settings(taken, self.exposed.param_groups)
         self._also_send(sent)
 
@@ -277,7 +282,7 @@ class Shard:
         mine, groups = self.states(), self.exposed.param_groups
         counts = {
             ~place: {key: group[key] for key in counted & group.keys()}  # parameters are numbered from 0 upwards
-            for place, (group, counted) in enumerate(zip(groups, self._counts_in, strict=False)) if counted
+            for place, (group, counted) in enumerate(zip(groups, self.counts_in, strict=False)) if counted
         }  # fmt: skip
         gathered = checkpoint.gather_states(self.team, mine | counts, to, self.device)
         if gathered is not None:

@@ -103,9 +103,15 @@ def joined_rank_takes_only_the_learning_rate() -> None:
 def joined_rank_takes_the_counts_of_a_rank_that_owns_nothing() -> None:
     """A joined rank takes over from the source also what its own local optimizer counts in its groups."""
     edit(
-        "    group.update({key: own[key] for key in counted & own.keys()})\n", "    pass\n",
+        "    group.update({key: own[key] for key in (ours - set(theirs)) & own.keys()})\n", "    pass\n",
         within="Shard.take_settings",
     )  # fmt: skip
+
+
+@defect("ZERO-020")
+def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
+    """A joined rank keeps what its local optimizer writes in its groups, also where the source's does and was told."""
+    edit("(ours - set(theirs)) & own.keys()", "ours & own.keys()", within="Shard.take_settings")
 
 
 @defect("ZERO-016")
