@@ -218,10 +218,15 @@ def fail_in_a_collective_of_the_programs(ctx):
     return told
 
 
-@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_collective_of_the_programs_that_fails_on_one_rank_is_told_to_the_others(ranks):
+WATCHED_OR_NOT = {"watched": {}, "without a guard": UNGUARDED}
+
+
+@check(
+    "JOIN-024", scenarios=WATCHED_OR_NOT, worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+)  # fmt: skip
+def test_a_collective_of_the_programs_that_fails_on_one_rank_is_told_to_the_others(ranks, scenario):
     lost = ranks.subject.PeerFailed
-    (mine,), *others = ranks(fail_in_a_collective_of_the_programs, stall_s=DEADLINE_S)
+    (mine,), *others = ranks(fail_in_a_collective_of_the_programs, env=scenario, stall_s=DEADLINE_S)
     assert mine is not None, "rank 0 noticed nothing"
     assert not mine.is_a(lost), mine
     assert not any(names_rank(mine, other) for other in range(ranks.world)), mine.text  # none of them has failed

@@ -228,12 +228,12 @@ class SessionFailures:
     def _explain(self, error: BaseException) -> None:
         """Say in a note what made a collective fail, unless one says so already."""
         notes, guard = getattr(error, "__notes__", ()), guard_of(self._team.group)
-        unknown = "" if guard is None else guard.unexplained()
         # a wait that failed, or a block inside this one, may have looked for the cause for as long as it may
-        cause = unknown if unknown in notes else explain(self._team.group)
-        if cause not in notes:
-            add_note(error, cause)
-        if cause == unknown and not self._team.tally.failed:
+        if guard is None or guard.unexplained() not in notes:
+            cause = explain(self._team.group)
+            if cause not in notes:
+                add_note(error, cause)
+        if not self._team.tally.failed and (guard is None or not guard.lost()):
             self._notes.leave(error)  # of a collective on another group: nobody here would learn of it
 
     def mark_shared(self, error: SharedError) -> None:

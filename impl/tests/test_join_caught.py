@@ -14,7 +14,7 @@ from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, heartbeats
-from impl.comm.guard import DETECTION
+from impl.comm.guard import DETECTION, Guard
 from impl.comm.ranks import STRICT
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
@@ -331,9 +331,13 @@ def end_by_a_mistake_after_a_failure(rank, _world):
     return True
 
 
-def fail_on_another_group(rank, _world):
-    """A collective of rank 1 fails on a group without rank 0, and it goes on living."""
+def fail_on_another_group(rank, _world, guarded):
+    """A collective of rank 1 fails on a group without rank 0, and it goes on living; while it looks for the cause, its
+    guard meets rank 0."""
+    os.environ[DETECTION] = "5" if guarded else "0"
     model = model_of()
+    unmet = ["rank 0"]
+    Guard._unmet = lambda _: unmet.pop() if unmet else ""
     lost = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer"
     with pytest.raises(RuntimeError) as caught, model.join():
         gradient(model)
@@ -387,8 +391,9 @@ def test_a_rank_that_has_caught_a_peers_failure_is_named_when_it_ends_later(prog
     assert run_on_ranks(program, 2) == [True, True]
 
 
-def test_a_failure_on_another_group_is_told_where_nobody_else_knows_of_it():
-    assert run_on_ranks(fail_on_another_group, 2) == [True, True]
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_failure_on_another_group_is_told_where_nobody_else_knows_of_it(guarded):
+    assert run_on_ranks(fail_on_another_group, 2, guarded) == [True, True]
 
 
 @pytest.mark.parametrize("program", [raise_in_strict_mode, raise_in_a_consolidation])

@@ -224,7 +224,7 @@ def a_refusal_of_a_backend_is_raised_as_it_is() -> None:
 @defect("JOIN-057")
 def a_failed_collective_of_the_program_is_not_explained() -> None:
     """In a context, what is known of a lost rank is not said where a collective of the program has failed."""
-    edit("    if cause not in notes:\n        add_note(error, cause)\n", "", within="SessionFailures._explain")
+    edit("        if cause not in notes:\n            add_note(error, cause)\n", "", within="SessionFailures._explain")
 
 
 @defect("JOIN-057")
@@ -386,7 +386,13 @@ def what_has_not_come_is_taken_apart() -> None:
 @defect("JOIN-024")
 def errors_of_other_groups_are_told_in_the_innermost_context_only() -> None:
     """A rank whose own collective failed on another group tells the peers of the inner one of two contexts only."""
-    edit("if cause == unknown and not", "if cause == unknown and unknown not in notes and not", within="_explain")
+    edit("if not self._team.tally.failed and", "if not notes and not self._team.tally.failed and", within="_explain")
+
+
+@defect("JOIN-024")
+def errors_of_other_groups_are_told_with_a_guard_only() -> None:
+    """A rank whose own collective failed on another group leaves its peers waiting where nobody guards them."""
+    edit("(guard is None or not guard.lost())", "(guard is not None and not guard.lost())")
 
 
 @defect("JOIN-057", worlds=(3,))
