@@ -6,8 +6,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from conformance.api.checking import MANY, WORLDS, NotRun, check
+from conformance.api.checking import MANY, WORLDS, check
 from conformance.fixtures import models
+from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import Job, assert_as_alone, ddp, expected, gradients, numbers, train_each
 from conformance.ranks import caught
 
@@ -162,8 +163,7 @@ def test_one_layer_checkpointed_twice_reentrantly_is_averaged_or_refused(ranks):
 
 
 def save_and_load(ctx, path):
-    if not ctx.one_machine:
-        raise NotRun("a file of rank 0 is read by every rank, and these ranks are on several machines")
+    ensure_one_machine(ctx, "a file of rank 0 is read by every rank")
     torch.manual_seed(ctx.rank)
     model = ddp(ctx, nn.Linear(3, 2))
     if ctx.rank == 0:

@@ -18,6 +18,7 @@ from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import Finished, caught
 from conformance.subjects import DETECTION
@@ -225,6 +226,7 @@ def compute_without_a_pause(seconds):
 
 
 def keep_the_interpreter(ctx):
+    ensure_one_machine(ctx, "whether a process that says nothing is at work is seen on its own machine only")
     model = ddp(ctx, models.scalar())
     loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
     if ctx.rank == 1:

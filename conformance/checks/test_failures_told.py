@@ -13,10 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from conformance.api.checking import NotRun, check
+from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
 from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, private, scalar_means
 from conformance.ranks import Finished, caught
 from conformance.subjects import DETECTION
@@ -200,6 +201,7 @@ def train_in_turns(ctx, hooked, block):
 
 
 def train_with_the_store_on_rank_0(ctx):
+    ensure_one_machine(ctx, "the store is met by the loopback")
     if ctx.rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         ctx.store.set("port", str(store.port))
@@ -212,8 +214,7 @@ def train_with_the_store_on_rank_0(ctx):
 
 
 def train_with_the_store_in_a_file(ctx):
-    if not ctx.one_machine:
-        raise NotRun("all ranks see the same files on one machine only")
+    ensure_one_machine(ctx, "the store is a file that every rank sees")
     if ctx.rank == 0:
         ctx.store.set("folder", tempfile.mkdtemp())
     folder = Path(ctx.store.get("folder").decode())

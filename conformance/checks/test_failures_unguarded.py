@@ -17,6 +17,7 @@ from conformance.api.checking import check
 from conformance.faults.injecting import read
 from conformance.faults.training import fork_store
 from conformance.fixtures import models
+from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import Caught, Finished, caught
 from conformance.ranks.recording import METHODS, RecordingGroup, recorded
@@ -67,6 +68,7 @@ def all_but_one(run):
 @contextlib.contextmanager
 def a_store_that_ends(ctx):
     """A group that was set up by a store in a process of its own; what ends that process, to be called by rank 0."""
+    ensure_one_machine(ctx, "the store is met by the loopback")
     process = 0
     if ctx.rank == 0:
         with tempfile.TemporaryDirectory() as folder:

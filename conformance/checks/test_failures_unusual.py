@@ -17,6 +17,7 @@ from conformance.api.checking import NotRun, check
 from conformance.checks.test_failures_unguarded import a_store_that_ends, train_once, with_notes
 from conformance.fixtures import models
 from conformance.fixtures.errors import BadBatch
+from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, scalar_means
 from conformance.ranks import Finished, caught
 from conformance.ranks.recording import RecordingGroup, recorded
@@ -320,6 +321,7 @@ def test_an_error_leaves_a_context_as_it_is_though_the_store_has_ended(ranks):
 
 def train_by_ipv6(ctx):
     """The last rank is killed in the second iteration of ranks that have set up their group by IPv6."""
+    ensure_one_machine(ctx, "the store is met by the loopback")
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:

@@ -1,7 +1,6 @@
 """The overlapped step with clipped gradients, with owners' reductions of every kind, and between several hosts."""
 
 import itertools
-import os
 from contextlib import nullcontext
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 from conformance.api.checking import check
 from conformance.api.oracle import active_ranks
 from conformance.fixtures import models, overlapping, sharding
+from conformance.fixtures.machines import far_apart
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
 from conformance.fixtures.training import ddp, numbers
 from conformance.ranks import caught
@@ -290,11 +290,6 @@ SOME = [
     *itertools.product((torch.float32, torch.bfloat16, torch.float16), (False, True), (ONE_BUCKET_MIB,)),
     *[(dtype, dtype is torch.float32, overlapping.CAP_MIB) for dtype in (torch.float32, torch.float16)],
 ]
-
-
-def far_apart(ctx):
-    """Tell an implementation that asks that every rank has a host of its own."""
-    os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
 
 
 def reduce_some_in_every_way(ctx, far):

@@ -6,7 +6,6 @@ Most use what only a subject has whose hooks take further keywords (``warm_up_it
 import collections
 import copy
 import itertools
-import os
 from dataclasses import replace
 
 import pytest
@@ -17,6 +16,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
+from conformance.fixtures.machines import far_apart
 from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.overlapping import Overlap, Pair, group_of, iteration, optimizer_of, pair_of
 from conformance.fixtures.training import ddp, parameters, private
@@ -237,8 +237,8 @@ def fail(_gradient):
 
 def fail_half_way(ctx, interleaved, apart=False):
     """Whether a backward failed; the parameters when the next forward ends, and after that iteration."""
-    if apart:  # an implementation that asks is told that every rank has a host of its own
-        os.environ["JOINERY_HOSTID"] = f"host {ctx.rank}"
+    if apart:
+        far_apart(ctx)
     pair = pair_of(ctx, Overlap(interleaved, model=Columns, ddp={"bucket_cap_mb": EACH_MIB}, keywords=AT_ONCE))
     overlapping.iterations(pair, 3)
     pair.model.fails = True

@@ -13,6 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.errors import complains_of_backward
+from conformance.fixtures.machines import far_apart
 from conformance.fixtures.observing import assert_refused, assert_told
 from conformance.fixtures.overlapping import (
     Overlap,
@@ -262,8 +263,13 @@ def test_in_a_warm_up_a_hook_of_torchs_own_library_divides_by_the_active_ranks_w
 # -- JOIN-024: a rank whose own step fails
 
 
-def fail_half_way(ctx, how, in_step):
+HOSTS = {"one host": False, "hosts": True}
+
+
+def fail_half_way(ctx, how, in_step, far):
     """Rank 0 fails in its second iteration: in its step, or when the others have begun their backward already."""
+    if far:
+        far_apart(ctx)
     pair = pair_with(ctx, how, Spilling, models.Sum(), fails_at=0 if ctx.rank or not in_step else 2)
 
     def train():
@@ -279,10 +285,15 @@ def fail_half_way(ctx, how, in_step):
     return caught(train)
 
 
-@check("JOIN-024", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
-def test_a_rank_that_fails_in_its_part_of_an_overlapped_step_is_reported_to_its_peers(ranks):
+def two_where_far(far):
+    """Two hosts send each other parameters in a way of their own."""
+    return (2,) if far else (2, 3)
+
+
+@check("JOIN-024", worlds=(2, 3), scenarios=HOSTS, at=two_where_far, deadline_s=DEADLINE_S, beyond=False)
+def test_a_rank_that_fails_in_its_part_of_an_overlapped_step_is_reported_to_its_peers(ranks, scenario):
     for in_step in (True, False):
-        for rank, error in enumerate(ranks(fail_half_way, SEQUENTIAL, in_step)):
+        for rank, error in enumerate(ranks(fail_half_way, SEQUENTIAL, in_step, scenario)):
             if rank:
                 assert_told(error, 0)
             else:

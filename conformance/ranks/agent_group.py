@@ -71,7 +71,8 @@ class AgentGroup:
 
     @property
     def one_machine(self) -> bool:
-        return self.here == len(self.members)
+        """Whether files and the loopback lead from each rank to each; not between hosts that a machine plays."""
+        return self.here == len(self.members) and len({member.about["network"] for member in self.members}) == 1
 
     def about(self) -> dict[str, Any]:
         """For the header of the record."""
@@ -286,9 +287,13 @@ def about_here() -> dict[str, Any]:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         boot = ""
+    try:
+        network = os.readlink("/proc/self/ns/net")
+    except OSError:
+        network = ""
     host = platform.node()
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
-    return {"host": host, "machine": f"{host} {boot}", "pid": os.getpid(), **versions}
+    return {"host": host, "machine": f"{host} {boot}", "network": network, "pid": os.getpid(), **versions}
 
 
 def _alike(members: Sequence[Member]) -> None:

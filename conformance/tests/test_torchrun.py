@@ -15,6 +15,7 @@ from conformance.api.checking import NotRun
 from conformance.bad_input import BadInput
 from conformance.fixtures.rpc import remote_calls
 from conformance.ranks import RankContext
+from conformance.ranks.agent_group import AgentGroup, Member
 from conformance.ranks.place import forget, placed
 from reports.records import read
 
@@ -190,6 +191,14 @@ def test_what_needs_one_machine_is_not_run_on_several():
     ctx = RankContext(0, 2, None, "gloo", None, None, one_machine=False)
     with pytest.raises(NotRun, match="several machines"), remote_calls(ctx):
         pass
+
+
+def test_hosts_that_a_machine_plays_are_not_one_machine():
+    about = {"host": "box", "machine": "box 1", "network": "net:[1]"}
+    members = [Member(rank, {**about, "network": network}, None) for rank, network in enumerate(("net:[1]", "net:[2]"))]
+    assert AgentGroup(None, members[:1]).one_machine
+    assert not AgentGroup(None, members).one_machine
+    assert AgentGroup(None, members).here == 2
 
 
 # --- what the environment says ----------------------------------------------------------------------------------------

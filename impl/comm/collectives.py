@@ -29,7 +29,7 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
     if team.tally.doubt is not None:
-        team.tally.doubt(team)
+        team.tally.doubt()
     if team.is_strict:
         strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
     try:
@@ -48,7 +48,7 @@ def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.Redu
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
     if team.tally.doubt is not None:
-        team.tally.doubt(team)
+        team.tally.doubt()
     if team.is_strict:
         strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
         sent = strict.sent(buffer) if team.rank == source else 0
@@ -171,7 +171,7 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
     if team.tally.doubt is not None:
-        team.tally.doubt(team)
+        team.tally.doubt()
     if team.is_strict:
         strict.agree(team, "all-gather", label, part)
         sent = strict.sent(part)
@@ -199,7 +199,7 @@ def all_to_all(
     ``received`` may overlap in the part that a rank sends to itself.
     """
     if team.tally.doubt is not None:
-        team.tally.doubt(team)
+        team.tally.doubt()
     if team.is_strict:  # the parts may differ from rank to rank
         strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
     try:

@@ -17,6 +17,7 @@ from .guard import abandon_together
 from .local_groups import new_local_group
 from .placement import on_one_host
 from .ranks import GroupRank, Team
+from .tally import count_together
 
 #: by group, the teams over which rank 0 and rank 1 send; empty where they send over the group itself
 _ways: WeakKeyDictionary[dist.ProcessGroup, tuple[Team, ...]] = WeakKeyDictionary()
@@ -41,4 +42,5 @@ def _each_way(team: Team) -> tuple[Team, ...]:
         return ()
     ways = [new_local_group(members, backend="gloo", group_desc=f"joinery: rank {rank} sends") for rank in team.members]
     abandon_together([team.group, *ways])
+    count_together(team.group, ways)
     return tuple(map(Team.of, ways))

@@ -22,7 +22,7 @@ def calling_a_hook(team: Team) -> Iterator[None]:
     """
     tally, before = team.tally, _started_anywhere(team)
     if tally.doubt is not None:
-        tally.doubt(team)
+        tally.doubt()
     tally.count()
     yield
     tally.count()

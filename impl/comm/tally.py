@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -45,7 +45,7 @@ class Tally:
     def __init__(self) -> None:
         self.started = 0
         #: once a join block has failed: makes sure, before the next collective, that the ranks are in step
-        self.doubt: Callable[[Any], None] | None = None
+        self.doubt: Callable[[], None] | None = None
         #: whether a wait of ours on the group has failed here: then those of its other ranks fail by themselves
         self.failed = False
         #: whether forwards of some model have synchronised buffers, or will
@@ -83,3 +83,8 @@ _tallies: WeakKeyDictionary[dist.ProcessGroup, Tally] = WeakKeyDictionary()
 def tally_of(group: dist.ProcessGroup) -> Tally:
     """The tally of this group; the same for everybody in this process who asks."""
     return _tallies.setdefault(group, Tally())
+
+
+def count_together(group: dist.ProcessGroup, others: Iterable[dist.ProcessGroup]) -> None:
+    """Let what is started on the others count as started on the group, which is of the same ranks."""
+    _tallies.update(dict.fromkeys(others, tally_of(group)))

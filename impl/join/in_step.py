@@ -7,6 +7,7 @@ group does next would be mixed with those: gradients of other iterations, or buf
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -23,7 +24,13 @@ _LOOK_EVERY_S = 0.05
 
 def doubt(team: Team) -> None:
     """A context over the team has ended by an exception here: make sure before its next collective."""
-    team.tally.doubt = make_sure
+    group = weakref.ref(team.group)  # whose tally it is that keeps this
+
+    def make_sure_of_group() -> None:
+        if (held := group()) is not None:
+            make_sure(Team.of(held))
+
+    team.tally.doubt = make_sure_of_group
 
 
 def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:

@@ -14,8 +14,9 @@ from torch import nn
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, heartbeats
+from impl.comm.duplex import way_from
 from impl.comm.guard import DETECTION, Guard
-from impl.comm.ranks import STRICT
+from impl.comm.ranks import STRICT, GroupRank, Team
 from impl.ddp.mixed_precision import _MixedPrecision
 from impl.errors import InputsExhausted, PeerFailed, RanksDisagree
 from impl.tests.comm_hook_ranks import run_on_ranks
@@ -347,6 +348,21 @@ def fail_on_another_group(rank, _world, guarded):
     return f"rank 1 left the join context with RuntimeError: {lost}" in str(caught.value) if rank == 0 else True
 
 
+def wait_alone(rank, _world):
+    """Between two hosts rank 1 waits for what rank 0, which fails, never sends; both go on with the model."""
+    os.environ["JOINERY_HOSTID"] = f"host {rank}"
+    model, team = model_of(), Team.of(None)
+    way = way_from(GroupRank(0), team, torch.device("cpu"))
+    with contextlib.suppress(KeyError, PeerFailed), model.join():
+        gradient(model)
+        if rank == 0:
+            raise KeyError
+        collectives.broadcast(way, torch.ones(1), GroupRank(0), "alone").wait()
+    with pytest.raises(RuntimeError, match="out of step"):
+        gradient(model)
+    return way is not team
+
+
 def raise_in_strict_mode(rank, _world):
     os.environ[STRICT] = "1"
     model = model_of()
@@ -394,6 +410,10 @@ def test_a_rank_that_has_caught_a_peers_failure_is_named_when_it_ends_later(prog
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_failure_on_another_group_is_told_where_nobody_else_knows_of_it(guarded):
     assert run_on_ranks(fail_on_another_group, 2, guarded) == [True, True]
+
+
+def test_behind_a_failure_what_one_of_two_hosts_has_begun_alone_is_not_mixed_with_what_comes():
+    assert run_on_ranks(wait_alone, 2) == [True, True]
 
 
 @pytest.mark.parametrize("program", [raise_in_strict_mode, raise_in_a_consolidation])

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..measure.rows import OK, Row
 from ..plan.axes import OVERLAPPED
+from ..workloads import COUNTS
 from . import noise
 from .board import Board, Measured
 from .intervals import Interval
@@ -50,9 +51,11 @@ def step_of(row: Row) -> str:
 
 
 def setting(axes: dict[str, Any], hosts: bool = True) -> str:
-    """Model, pace, network and perhaps hosts of a group, for a title."""
+    """Model, size, pace, network and perhaps hosts of a group, for a title."""
     model = _MODELS.get(axes["size"], "8 even layers") if axes["workload"] == "paced" else axes["workload"]
-    words = [model, f"pace {axes['pace']:g}" if axes["pace"] != 1 else ""]
+    size = f"{axes['size']} parameters" if axes["size"] in COUNTS else ""
+    place, pace = "on GPUs" if axes["size"] == "gpu" else "", f"pace {axes['pace']:g}" if axes["pace"] != 1 else ""
+    words = [model, size, place, pace]
     words += [f"{axes['world']} {'hosts' if axes['network'] else 'ranks'}" if hosts else "", axes["network"]]
     return ", ".join(word for word in words if word)
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from ..analyse.board import Board, Measured
 from ..analyse.intervals import of_row
+from ..analyse.network import setting
 from ..measure.rows import OK, Row
 from ..plan.cells import Cell
-from ..wording import counted, more
+from ..wording import more
 from . import style
 from .undrawable import Undrawable
 
@@ -30,7 +31,7 @@ def draw(made: Board) -> Any:
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=3.0 if len(panels) < 4 else 2.5, legend_lines=2)
     for axis, group in zip(axes, panels, strict=True):
         _panel(axis, group, made.subjects)
-        axis.set_title(f"{group.axes['workload']}, {counted(group.axes['world'], 'rank')}")
+        axis.set_title(setting(group.axes))
     axes[0].set_ylabel("time of a step, ms")
     style.legend(figure, axes, columns=3)
     return figure

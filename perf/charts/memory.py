@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..analyse.board import Board
+from ..analyse.network import setting
 from ..measure.rows import OK
 from ..wording import more
 from . import style
@@ -22,7 +23,7 @@ _SHOWN = "optimizer == 'adam' and unit == 'step' and hook == 'none' and strategy
 
 
 def draw(made: Board) -> Any:
-    found = list(_shown(made).groupby("workload", sort=False))
+    found = list(_shown(made).groupby("model", sort=False))
     panels = found[:_MOST_PANELS]
     if not panels:
         raise Undrawable("no optimizer with a state was measured (sweeps default and zero-memory have adam)")
@@ -36,21 +37,23 @@ def draw(made: Board) -> Any:
         rows,
     )  # fmt: skip
     figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, legend_lines=2)
-    for axis, (workload, cells) in zip(axes, panels, strict=True):
+    for axis, (model, cells) in zip(axes, panels, strict=True):
         _panel(axis, cells, made)
-        axis.set_title(workload)
+        axis.set_title(model)
     axes[0].set_ylabel("memory of a rank, MiB")
     style.legend(figure, axes, columns=3)
     return figure
 
 
 def _shown(made: Board) -> pd.DataFrame:
-    """The labels of the cells that are drawn, of any bucket cap: it changes nothing here."""
+    """The labels of the cells that are drawn, whatever changes nothing here: bucket cap, network and pace."""
     from ..analyse.frames import labels
 
-    found = labels(made.rows).query(_SHOWN).drop_duplicates(["workload", "subject", "zero", "world"])
-    sound = found.groupby("workload").filter(lambda mine: (mine["status"] == OK).any())
-    several = sound.groupby("workload").filter(lambda mine: mine.value_counts(["subject", "zero"]).max() > 1)
+    found = labels(made.rows).query(_SHOWN)
+    found["model"] = [setting({**made.rows[at]["axes"], "network": "", "pace": 1}, hosts=False) for at in found.index]
+    found = found.drop_duplicates(["model", "subject", "zero", "world"])
+    sound = found.groupby("model").filter(lambda mine: (mine["status"] == OK).any())
+    several = sound.groupby("model").filter(lambda mine: mine.value_counts(["subject", "zero"]).max() > 1)
     return sound if several.empty else several
 
 

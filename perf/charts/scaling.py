@@ -6,6 +6,7 @@ from typing import Any
 
 from ..analyse.board import Board
 from ..analyse.intervals import Interval, apart
+from ..analyse.network import setting
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row
 from ..plan.axes import variant_defaults
@@ -50,13 +51,9 @@ def _worlds(made: Board) -> dict[str, Worlds]:
             continue
         rows = [*group.find(**_SETTING), *group.find(hook="local")]
         for row in rows:
-            found.setdefault(_named(axes), {}).setdefault(axes["world"], {}).setdefault(row["subject"], row)
+            worlds = found.setdefault(setting(axes, hosts=False), {})
+            worlds.setdefault(axes["world"], {}).setdefault(row["subject"], row)
     return found
-
-
-def _named(axes: dict[str, Any]) -> str:
-    size = {"cpu": "", "gpu": "on GPUs"}.get(axes["size"], f"{axes['size']} parameters")
-    return ", ".join(word for word in (axes["workload"], size, axes["network"]) if word)
 
 
 def _sound(by_subject: dict[str, Row]) -> bool:

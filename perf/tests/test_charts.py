@@ -11,7 +11,7 @@ from perf.__main__ import main
 from perf.analyse.board import Measured, board
 from perf.analyse.network import even_steps
 from perf.analyse.table import by_group
-from perf.charts import CHARTS, draw_all, scaling, skew, winners
+from perf.charts import CHARTS, draw_all, memory, scaling, skew, winners
 from perf.charts.style import styled
 from perf.charts.undrawable import Undrawable
 from perf.measure.reading import read_perf
@@ -212,12 +212,14 @@ def test_sizes_of_a_workload_are_not_drawn_as_one(tmp_path):
     sizes = [{"workload": "tiny", "size": "25", "world": 2}, {"workload": "tiny", "size": "100", "world": [1, 2]}]
     runs = [{"workload": "paced", "size": size, "unit": "epoch", "skew": "linear", "skew_fraction": [0.5, 1.0],
              "strategy": "join"} for size in ("bert", "dlrm")]  # fmt: skip
-    made = board([record(tmp_path / "sizes.jsonl", rows([*sizes, *runs], time_ms))])
+    states = [{"workload": "tiny", "size": size, "optimizer": "adam", "zero": ["off", "on"]} for size in ("25", "50")]
+    made = board([record(tmp_path / "sizes.jsonl", rows([*sizes, *runs, *states], time_ms))])
     worlds = scaling._worlds(made)["tiny, 100 parameters"]
     assert {row["axes"]["size"] for by_subject in worlds.values() for row in by_subject.values()} == {"100"}
     with styled():
-        titles = [axis.get_title(loc="left") for axis in skew.draw(made).axes]
-    assert titles == ["BERT-base, 2 ranks, linear", "DLRM, 2 ranks, linear"]
+        titles = [axis.get_title(loc="left") for chart in (skew, memory) for axis in chart.draw(made).axes]
+    assert titles[:2] == ["BERT-base, 2 ranks, linear", "DLRM, 2 ranks, linear"]
+    assert titles[2:] == ["tiny, 25 parameters", "tiny, 50 parameters"]
 
 
 def test_a_caption_names_every_machine_and_day_that_its_records_are_of(tmp_path):

@@ -279,7 +279,7 @@ def in_an_inner_context_no_other_failures_are_heard_of() -> None:
 @defect("JOIN-024")
 def behind_a_failed_context_only_the_next_one_is_refused() -> None:
     """What comes behind a context that has failed is mixed with what that one has left, where it is in no next one."""
-    edit("team.tally.doubt = make_sure", "pass", within="in_step.doubt")
+    edit("team.tally.doubt = make_sure_of_group", "pass", within="in_step.doubt")
 
 
 @defect("JOIN-024")

@@ -389,6 +389,12 @@ def errors_of_other_groups_are_told_in_the_innermost_context_only() -> None:
     edit("if not self._team.tally.failed and", "if not notes and not self._team.tally.failed and", within="_explain")
 
 
+@defect("JOIN-024", worlds=(2,))
+def ways_between_two_hosts_are_counted_apart() -> None:
+    """A rank that waits for what the other host has failed to send is not told at once."""
+    edit("    count_together(team.group, ways)\n", "")
+
+
 @defect("JOIN-024")
 def errors_of_other_groups_are_told_with_a_guard_only() -> None:
     """A rank whose own collective failed on another group leaves its peers waiting where nobody guards them."""
