@@ -520,3 +520,33 @@ def test_what_a_backend_says_of_an_exchange_that_it_refuses_comes_out(ranks):
     for rank, error in enumerate(ranks(consolidate_by_refused_exchanges, init=False, env=UNGUARDED)):
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(dist.DistBackendError), f"rank {rank}: {error}"
+
+
+# -- DDP-049: sockets of the program's
+
+
+def train_with_a_limit_for_sockets(ctx):
+    """Every socket that the program makes from here on has a time limit. Gradients, what a later group and the store
+    tell, and whether a connection of before still waits."""
+    limit, (ours, theirs) = socket.getdefaulttimeout(), socket.socketpair()
+    socket.setdefaulttimeout(DEADLINE_S)
+    try:
+        with ours, theirs:
+            store = ctx.store.clone()
+            dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=ctx.rank, world_size=ctx.world)
+            model = ddp(ctx, models.scalar())
+            seen = [train_once(ctx, model, iteration) for iteration in range(2)]
+            dist.all_reduce(number := torch.ones(1), group=dist.new_group())
+            if ctx.rank == 0:
+                time.sleep(LATE_S)
+                store.set("late", "tea")
+            return seen, number.item(), store.get("late"), os.get_blocking(ours.fileno())
+    finally:
+        socket.setdefaulttimeout(limit)
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_connections_stay_as_they_are_where_a_program_limits_its_sockets(ranks):
+    right = scalar_means((2,) * ranks.world), float(ranks.world), b"tea", True
+    for rank, told in enumerate(ranks(train_with_a_limit_for_sockets, init=False, stall_s=DEADLINE_S)):
+        assert told == right, f"rank {rank}"

@@ -405,3 +405,9 @@ def errors_of_other_groups_are_told_with_a_guard_only() -> None:
 def who_regroups_later_is_not_found() -> None:
     """A model that has gone on before one more rank was lost forms a group of its own with the ranks that are left."""
     edit("record_of(Team.of(taken.group)).smaller = record.smaller", "pass")
+
+
+@defect("DDP-049")
+def looking_at_connections_changes_them() -> None:
+    """Where a program limits its sockets, the connections that are looked at wait no longer."""
+    edit("socket.socket(type=_KIND, fileno=", "socket.socket(fileno=")
