@@ -18,7 +18,7 @@ from conformance.checks.test_failures_unguarded import a_store_that_ends, train_
 from conformance.fixtures import models
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.machines import ensure_one_machine
-from conformance.fixtures.training import ddp, scalar_means
+from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import Finished, caught
 from conformance.ranks.recording import RecordingGroup, recorded
 from conformance.subjects import DETECTION
@@ -550,3 +550,65 @@ def test_connections_stay_as_they_are_where_a_program_limits_its_sockets(ranks):
     right = scalar_means((2,) * ranks.world), float(ranks.world), b"tea", True
     for rank, told in enumerate(ranks(train_with_a_limit_for_sockets, init=False, stall_s=DEADLINE_S)):
         assert told == right, f"rank {rank}"
+
+
+# -- JOIN-024: ranks that all leave out the same backward, one of them behind the others
+
+
+class LateWork(dist.Work):
+    """A work that ends a moment later than that which it stands for."""
+
+    def __init__(self, work):
+        super().__init__()
+        self._work, self._end = work, time.monotonic() + SHORT_S
+
+    def is_completed(self):
+        return time.monotonic() > self._end and self._work.is_completed()
+
+    def wait(self, timeout=datetime.timedelta(0)):
+        left, limit_s = self._end - time.monotonic(), timeout.total_seconds()
+        time.sleep(max(min(left, limit_s or left), 0))
+        if time.monotonic() < self._end:
+            raise RuntimeError("the time is over")
+        return self._work.wait()
+
+
+class Behind(RecordingGroup):
+    """A group whose sums reach this process late, while it says so."""
+
+    late = False
+
+    def allreduce(self, *args, **named):
+        work = super().allreduce(*args, **named)
+        return LateWork(work) if Behind.late else work
+
+
+def leave_a_backward_out_behind_the_others(ctx):
+    """All leave out the third backward of a context that throws, whose roll call reaches the last rank late."""
+    with recorded("gloo", Behind):
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("group", ctx.store), rank=ctx.rank, world_size=ctx.world
+        )
+        model, seen = ddp(ctx, models.scalar()), []
+
+        def train():
+            with model.join(throw_on_early_termination=True):
+                for iteration in range(4):
+                    model.zero_grad()
+                    Behind.late = iteration == 2 and ctx.rank == ctx.world - 1
+                    loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                    Behind.late = False
+                    if iteration != 2:
+                        loss.backward()
+                        seen.append(gradient(model.module.weight))
+
+        return caught(train), seen
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_rank_that_is_behind_may_leave_out_the_same_backward_as_the_others(ranks):
+    first, second, _, fourth = scalar_means((4,) * ranks.world)
+    run = ranks.run(leave_a_backward_out_behind_the_others, init=False, stall_s=DEADLINE_S)
+    for rank, (error, seen) in enumerate(run.values()):
+        assert error is None, f"rank {rank}: {error}"
+        assert seen == [first, second, fourth], f"rank {rank}"

@@ -166,10 +166,10 @@ class Iteration:
             early = likely and self.buckets_only and not self.session.several_leaders
             self.session.begin(self.model(), due[0] if due else None, likely=Stage.BUCKETS if early else None)
             self.broken = None  # else it would have refused: nobody was in what is broken off
+            if torch.is_grad_enabled():
+                self.awaits_backward = self.wants_reductions  # what is waited for from here on is not the backward's
             if self.recast:
                 self._refuse_recast(self.session)
-            if torch.is_grad_enabled():
-                self.awaits_backward = self.wants_reductions  # the stages that follow are not the backward's
         elif self.session is not None:
             self.session.forward_begins()
         for place, stage in enumerate(due):

@@ -369,7 +369,6 @@ class Session(BaseSession):
     def _begin_iteration(self, place: int, act: Act | None, likely: Act | None) -> None:
         """Call the roll, or leave it to the first announcement if joined ranks have nothing to do before that."""
         channel = self._channel
-        self._iterations[place] += 1
         self._shadow_pending()
         self._read_message()
         silent = self.alone and time.monotonic() - channel.last_post_s < _SIGN_OF_LIFE_EVERY_S
@@ -382,6 +381,7 @@ class Session(BaseSession):
         else:
             self._call_roll(place, act or likely)
             self._pending_announcement = likely
+        self._iterations[place] += 1  # not before: a look must not take what others, who are further, leave out for it
 
     def _call_roll(self, place: int, act: Act | None) -> Pending:
         self._catch_up()

@@ -292,3 +292,11 @@ def behind_a_failed_context_hooks_go_on() -> None:
 def who_has_left_later_and_further_behind_is_not_looked_at() -> None:
     """Where the rank that has failed first took part in a collective, its peers wait for it, though another has not."""
     edit("waits and not in_step.is_left_behind(self._team, self._key, self._store)", "waits", within="watch")
+
+
+@defect("JOIN-024")
+def who_waits_for_the_roll_call_is_taken_for_one_that_reduces() -> None:
+    """In a context that throws, a rank whose roll call comes late refuses a backward that all ranks leave out."""
+    edit("    channel = self._channel\n    self._shadow_pending()\n",
+         "    channel = self._channel\n    self._iterations[place] += 1\n    self._shadow_pending()\n")  # fmt: skip
+    edit("    self._iterations[place] += 1  # not before", "    self._iterations[place] += 0  # not before")
