@@ -612,3 +612,41 @@ def test_a_rank_that_is_behind_may_leave_out_the_same_backward_as_the_others(ran
     for rank, (error, seen) in enumerate(run.values()):
         assert error is None, f"rank {rank}: {error}"
         assert seen == [first, second, fourth], f"rank {rank}"
+
+
+# -- JOIN-024: what fails on another group than that of the context
+
+
+def reduce_elsewhere(ctx):
+    """In a context a hook of rank 0 meets nobody on a group of the program's own, of which nobody is lost."""
+    own, turns = dist.new_group(timeout=datetime.timedelta(seconds=SHORT_S)), []
+    model = ddp(ctx, models.scalar())
+
+    def reduce(_state, bucket):
+        turns.append(bucket.index())
+        group = own if ctx.rank == 0 and len(turns) == 2 else ctx.group
+        summed = dist.all_reduce(bucket.buffer(), group=group, async_op=True).get_future()
+        return summed.then(lambda done: done.value()[0])
+
+    model.register_comm_hook(None, reduce)
+
+    def train():
+        with model.join():
+            for iteration in range(3):
+                train_once(ctx, model, iteration)
+
+    error = caught(train)
+    ctx.meet("all are told")
+    return error
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_a_hook_that_fails_on_another_group_is_told_to_the_others(ranks):
+    lost = ranks.subject.PeerFailed
+    mine, *others = ranks(reduce_elsewhere, env=UNGUARDED, stall_s=DEADLINE_S)
+    assert mine is not None, "rank 0 noticed nothing"
+    assert not mine.is_a(lost), mine
+    for rank, error in enumerate(others, 1):
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(lost), f"rank {rank}: {error}"
+        assert names_rank(error, 0), f"rank {rank}: {error}"

@@ -18,23 +18,28 @@ from .ranks import Team
 def calling_a_hook(team: Team) -> Iterator[None]:
     """Around the call of a hook: counts for all that it starts, and notices whether that is anything on any group.
 
-    A hook that communicates by other means, or only computes, has futures that do not depend on the team's peers.
+    A hook that communicates by other means, or only computes, has futures that do not depend on the team's peers. Of
+    what it starts on another group they need not learn.
     """
-    tally, before = team.tally, _started_anywhere(team)
+    tally, before = team.tally, _started(team)
     if tally.doubt is not None:
         tally.doubt()
     tally.count()
     yield
     tally.count()
-    if before is None or _started_anywhere(team) != before:
+    after = _started(team)
+    if before is None or after != before:
         tally.hooks_communicate = True
+        tally.hooks_leave_group |= before is not None and after is not None and after[1] != before[1]
 
 
-def _started_anywhere(team: Team) -> int | None:
-    """How many collectives this process has started on all groups that it knows; None if one of them does not tell."""
+def _started(team: Team) -> tuple[int, int] | None:
+    """How many collectives this process has started on the team's group, and on all others that it knows; None if one
+    of them does not tell."""
     try:
-        groups: set[Any] = {team.group, *distributed_c10d._world.pg_map}
-        return int(sum(group._get_sequence_number_for_group() for group in groups))
+        groups: list[Any] = [team.group, *({*distributed_c10d._world.pg_map} - {team.group})]
+        own, *others = (int(group._get_sequence_number_for_group()) for group in groups)
+        return own, sum(others)
     except Exception:  # a backend of another kind, or a class of the user's
         return None
 
@@ -54,4 +59,4 @@ def wait_for_future(future: torch._C.Future[Any], watch: Watch | None, team: Tea
     except Exception as error:
         if not of_a_collective(error):  # of the user's own hook
             raise
-        fail(error, watch, place, team)
+        fail(error, watch, place, team, elsewhere=team.tally.hooks_leave_group)

@@ -223,9 +223,12 @@ def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool =
             team.guard.stand(place, begun)
 
 
-def fail(error: Exception, watch: Watch, place: str, team: Team) -> NoReturn:
-    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection."""
-    team.tally.failed = True
+def fail(error: Exception, watch: Watch, place: str, team: Team, *, elsewhere: bool = False) -> NoReturn:
+    """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection.
+
+    ``elsewhere``: perhaps one on another group, of which the team's peers have learned nothing.
+    """
+    team.tally.failed |= not elsewhere
     try:
         with _placed(place, team):
             watch(*([error] if isinstance(error, RuntimeError) else []))

@@ -36,7 +36,8 @@ class Tally:
     """
 
     __slots__ = (
-        "blocks", "buffers_travel", "doubt", "failed", "hooks_communicate", "label", "started", "thread", "where",
+        "blocks", "buffers_travel", "doubt", "failed", "hooks_communicate", "hooks_leave_group", "label", "started",
+        "thread", "where",
     )  # fmt: skip
 
     #: of the group on which this process has started a collective last
@@ -52,6 +53,8 @@ class Tally:
         self.buffers_travel = False
         #: whether hooks of the program's have been seen to start collectives
         self.hooks_communicate = False
+        #: whether they have been seen to start some on other groups
+        self.hooks_leave_group = False
         #: the thread that has started the last one of ours
         self.thread = 0
         #: of the collective that was started last

@@ -300,3 +300,9 @@ def who_waits_for_the_roll_call_is_taken_for_one_that_reduces() -> None:
     edit("    channel = self._channel\n    self._shadow_pending()\n",
          "    channel = self._channel\n    self._iterations[place] += 1\n    self._shadow_pending()\n")  # fmt: skip
     edit("    self._iterations[place] += 1  # not before", "    self._iterations[place] += 0  # not before")
+
+
+@defect("JOIN-024")
+def what_a_hook_starts_is_on_the_models_group() -> None:
+    """A rank whose hook has failed on another group leaves its peers waiting."""
+    edit(", elsewhere=team.tally.hooks_leave_group", "")
