@@ -27,6 +27,9 @@ class CollectivesDiffer(SharedError):
     Raised on every rank, in strict mode before data move.
     """
 
+    #: those ranks, by their global numbers; others of a block around may wait for them
+    among: frozenset[int] = frozenset()
+
 
 class PeerFailed(SharedError):
     """Another rank left the join context by an exception, was killed or froze; waiting for it makes no sense."""

@@ -650,3 +650,33 @@ def test_a_hook_that_fails_on_another_group_is_told_to_the_others(ranks):
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(lost), f"rank {rank}: {error}"
         assert names_rank(error, 0), f"rank {rank}: {error}"
+
+
+def differ_in_a_part_of_the_world(ctx):
+    """In a context of all, ranks 1 and 2 come to two models of theirs in different orders, and rank 0 waits for them
+    in the next iteration."""
+    parts, model = [dist.new_group([1, 2]) for _ in range(2)], ddp(ctx, models.scalar())
+    others = [ddp(ctx, models.scalar(), process_group=part) for part in parts] if ctx.rank else []
+
+    def train():
+        with model.join():
+            train_once(ctx, model, 0)
+            for other in others[:: -1 if ctx.rank == 2 else 1]:
+                train_once(ctx, other, 0)
+            train_once(ctx, model, 1)
+
+    error = caught(train)
+    ctx.meet("all are told")
+    return error
+
+
+@check("JOIN-024", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_differs_on_a_part_of_the_group_tells_the_rest_of_it(ranks):
+    differ, lost = ranks.subject.CollectivesDiffer, ranks.subject.PeerFailed
+    waiting, *others = ranks(differ_in_a_part_of_the_world, env=SOON, stall_s=DEADLINE_S)
+    for rank, error in enumerate(others, 1):
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(differ), f"rank {rank}: {error}"
+    assert waiting is not None, "rank 0 noticed nothing"
+    assert waiting.is_a(lost), waiting
+    assert names_rank(waiting, 1) or names_rank(waiting, 2), waiting

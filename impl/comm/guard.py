@@ -123,7 +123,7 @@ class Guard:
         if waits:
             self.mark_affected()
             self._beats.tell_stall(self._members, waits)
-            raise CollectivesDiffer(
+            error = CollectivesDiffer(
                 "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
                 f"moves between them. Waiting: {stalls.describe(waits, self._name_of)}. Their collectives do not "
                 "match: one was left out, repeated, or of another kind or size on some rank. Usual cause: a branch "
@@ -132,6 +132,8 @@ class Guard:
                 "group that changes what it is given. "
                 f"JOINERY_STRICT=1 may tell more. {REMEDY}"
             )
+            error.among = frozenset(self._name_of)
+            raise error
 
     def mark_affected(self) -> None:
         """This rank is about to fail because another has."""

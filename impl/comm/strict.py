@@ -68,7 +68,7 @@ def agree(
     numbers = _gathered(agreement, number, f"the other ranks' agreement on {what}", watch_of(team))
     agreement.agreed += 1
     if len(numbers.unique()) > 1:
-        raise CollectivesDiffer(_complaint(team, agreement, what))
+        raise _differing(team, _complaint(team, agreement, what))
     agreement.counted = _counted(team.group)
     agreement.given = _sums(gives)
 
@@ -107,7 +107,7 @@ def confirmed(
         place = team.tally.place_of(pending.label)
         damage = "" if sent == kept else ", and what this rank sent is not in it"
         what = f"{place} gave {result:x} in {collectives} collectives of the group{damage}"
-        raise CollectivesDiffer(_other_results(team, agreement, what))
+        raise _differing(team, _other_results(team, agreement, what))
     return pending
 
 
@@ -178,6 +178,12 @@ def _new_agreement(team: Team) -> _Agreement | None:
     except (ValueError, KeyError, RuntimeError):
         return None
     return _Agreement(Team.of(new_local_group(members, backend="gloo", group_desc="joinery: strict mode")))
+
+
+def _differing(team: Team, text: str) -> CollectivesDiffer:
+    error = CollectivesDiffer(text)
+    error.among = frozenset(team.global_ranks())
+    return error
 
 
 def _complaint(team: Team, agreement: _Agreement, what: str) -> str:

@@ -149,6 +149,14 @@ def _entered_here() -> list[FailureNotes]:
     return notes
 
 
+def _members_of(team: Team) -> list[int]:
+    """Its global ranks; a number of nobody where torch.distributed was never told of the group."""
+    try:
+        return list(map(int, team.global_ranks()))
+    except ValueError:
+        return [-1]
+
+
 class SessionFailures:
     """Tells the peers of one session why this rank leaves it, and looks out for what they have told."""
 
@@ -219,8 +227,10 @@ class SessionFailures:
 
     def _is_known(self, error: BaseException) -> bool:
         """Whether all ranks of this session learn of the error without this one's note."""
-        if (isinstance(error, SharedError) and error.shared_in is self) or isinstance(error, CollectivesDiffer):
+        if isinstance(error, SharedError) and error.shared_in is self:
             return True
+        if isinstance(error, CollectivesDiffer):
+            return error.among.issuperset(_members_of(self._team))
         guard = guard_of(self._team.group)
         of_a_peer = any(isinstance(each, PeerFailed) for each in chain_of(error))
         return of_a_peer and guard is not None and bool(guard.lost())

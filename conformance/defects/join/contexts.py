@@ -306,3 +306,9 @@ def who_waits_for_the_roll_call_is_taken_for_one_that_reduces() -> None:
 def what_a_hook_starts_is_on_the_models_group() -> None:
     """A rank whose hook has failed on another group leaves its peers waiting."""
     edit(", elsewhere=team.tally.hooks_leave_group", "")
+
+
+@defect("JOIN-024", worlds=(3,))
+def who_differs_is_heard_by_all() -> None:
+    """Ranks that differ on a part of the group leave the rest of it waiting."""
+    edit("error.among.issuperset(_members_of(self._team))", "True")
