@@ -408,3 +408,48 @@ def test_lines_are_whole_though_the_other_side_reads_late():
             heard += map(json.loads, hears.lines())
             says.send({"at": "the last"})
     assert {"at": "b" * 301} in heard
+
+
+def late_to_greet(rank, _world):
+    """Rank 1 calls rank 0 and gets no processor before that gives up waiting to be greeted; whether they meet."""
+    heartbeats._HELLO_S = 0.2 if rank == 0 else 60.0
+    right, greetings = heartbeats.Heartbeats._greet, []
+
+    def greet(beats, peer):
+        greetings.append(1)
+        time.sleep(1.0 if rank == len(greetings) == 1 else 0.0)
+        right(beats, peer)
+
+    heartbeats.Heartbeats._greet = greet
+    beats = Team.of().guard._beats
+    met = waited_for(lambda: not beats.missing)
+    dist.barrier()
+    return met
+
+
+@pytest.mark.slow
+def test_who_was_given_up_before_it_had_greeted_calls_once_more():
+    assert run_on_ranks(late_to_greet, 2) == [True, True]
+
+
+def test_a_peer_that_has_just_ended_was_met(monkeypatch):
+    """Another thread asks who is missing between the end of a connection and what is noted of it."""
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    caller, right, seen = socket.create_connection(beats._listener.getsockname(), 5), beats._report, []
+
+    def report(*what):
+        asking = threading.Thread(target=lambda: seen.append(beats.missing))
+        asking.start()
+        asking.join(0.2)
+        right(*what)
+
+    monkeypatch.setattr(beats, "_report", report)
+    beats._accept()
+    (peer,) = beats._peers
+    peer.rank, peer.process = 1, Process.own()
+    caller.close()
+    while beats._peers:
+        beats._hear(peer)
+    assert waited_for(lambda: seen)
+    assert seen == [set()]
+    beats._close()
