@@ -96,10 +96,11 @@ class Guard:
         """Whether another thread, which does not wait, uses another group of the same ranks: what this one waits for
         may depend on what that one will do."""
         this, alive = threading.get_ident(), {thread.ident for thread in threading.enumerate()}
-        others = [guard for guard in list(_guards.values()) if guard is not None and guard is not self]
+        groups = [reference() for reference in _guards.keyrefs()]  # that thread may add one meanwhile
+        others = [guard for group in groups if group is not None and (guard := _guards.get(group)) is not None]
         return any(
             guard._tally.thread in alive - {this} and time.monotonic() - guard._stood > stalls.FRESH_S
-            for guard in others if guard._members == self._members
+            for guard in others if guard is not self and guard._members == self._members
         )  # fmt: skip
 
     def _refuse_cut_off(self) -> None:

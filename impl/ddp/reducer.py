@@ -72,13 +72,18 @@ class Phase(Enum):
     FILLING = "a synchronised backward has begun and has not delivered"
 
 
-#: all that there are
-_reducers: weakref.WeakSet[Reducer] = weakref.WeakSet()
+#: all that there are, by their ids
+_reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()
+
+
+def all_reducers() -> list[Reducer]:
+    """Those that there are. Another thread may make a model meanwhile."""
+    return [reducer for reference in _reducers.valuerefs() if (reducer := reference()) is not None]
 
 
 @atexit.register
 def _warn_of_the_unfinished() -> None:
-    for reducer in list(_reducers):
+    for reducer in all_reducers():
         reducer.warn_if_unfinished()
 
 
@@ -169,7 +174,7 @@ class Reducer:
         self._lay_out(self.planner.first())
         #: reducers of other wrappers that average some of the same parameters
         self._beside: weakref.WeakSet[Reducer] = weakref.WeakSet()
-        _reducers.add(self)
+        _reducers[id(self)] = self
         self._find_those_beside()
 
     @property
@@ -312,7 +317,7 @@ class Reducer:
 
     def _find_those_beside(self) -> None:
         """Find reducers that average some of the same parameters, and tell them of this one."""
-        mine, others = set(map(id, self.parameters)), [each for each in list(_reducers) if each is not self]
+        mine, others = set(map(id, self.parameters)), [each for each in all_reducers() if each is not self]
         self._beside.update(each for each in others if not mine.isdisjoint(map(id, each.parameters)))
         for other in self._beside:
             other._beside.add(self)
@@ -636,7 +641,7 @@ class Reducer:
         with self.turn, torch.no_grad():
             self._has_raised = self.phase is Phase.FILLING and self._armed and self._pending.noticeable
             self.queue.part_with_flights()
-            if self._armed_in >= 0 and all(each.phase is Phase.IDLE or each._only_reads for each in list(_reducers)):
+            if self._armed_in >= 0 and all(each.phase is Phase.IDLE or each._only_reads for each in all_reducers()):
                 with suppress(Exception):  # a peer is lost, say: what this backward has raised comes first
                     self.transport.catch_up()
 

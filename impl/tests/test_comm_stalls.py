@@ -3,6 +3,8 @@
 import os
 import socket
 import time
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from impl.comm import collectives, guard
 from impl.comm.ranks import GroupRank, Team
 from impl.comm.stalls import Wait, Waits, describe, mark, moved_bytes
 from impl.comm.store import limit_silence
+from impl.ddp import reducer
 from impl.errors import CollectivesDiffer
 from impl.tests.comm_hook_ranks import run_on_ranks
 
@@ -159,3 +162,29 @@ def test_ranks_that_wait_on_two_groups_of_theirs_are_told_so():
 @pytest.mark.slow
 def test_a_late_rank_is_waited_for():
     assert run_on_ranks(one_late, 2) == [2.0, 2.0]
+
+
+class Meanwhile:
+    """In place of a weak reference in a mapping: when it is asked, another thread has added an entry."""
+
+    def __init__(self, add):
+        self._add = add
+
+    def __call__(self):
+        self._add()
+
+
+def test_a_group_that_another_thread_adds_while_one_looks_at_all_is_no_error(monkeypatch):
+    groups = [type("Group", (), {})() for _ in range(2)]
+    monkeypatch.setattr(guard, "_guards", guards := weakref.WeakKeyDictionary({groups[0]: None}))
+    guards.data[Meanwhile(lambda: guards.setdefault(groups[1]))] = None
+    assert not guard.Guard._goes_on_elsewhere(SimpleNamespace(_members="", _tally=None))
+    assert groups[1] in guards
+
+
+def test_a_model_that_another_thread_makes_while_one_looks_at_all_is_no_error(monkeypatch):
+    models = [type("Reducer", (), {})() for _ in range(2)]
+    monkeypatch.setattr(reducer, "_reducers", made := weakref.WeakValueDictionary({0: models[0]}))
+    made.data[1] = Meanwhile(lambda: made.setdefault(2, models[1]))
+    assert reducer.all_reducers() == [models[0]]
+    assert made[2] is models[1]
