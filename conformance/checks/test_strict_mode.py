@@ -3,6 +3,7 @@
 Cells of the fault matrix (`make faults`), and a program whose ranks do not start the same collectives.
 """
 
+import threading
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ from conformance.faults.cells import Cell
 from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.fixtures import models
-from conformance.fixtures.training import ddp, gradient, gradients
+from conformance.fixtures.training import ddp, gradient, gradients, scalar_means
 from conformance.ranks import caught
 from conformance.subjects import STRICT
 
@@ -114,6 +115,38 @@ def test_in_strict_mode_infinite_sums_and_groups_of_one_rank_are_no_damage(ranks
         assert told[:4] == [12.0 + rank, LARGE, infinite, 12.0 + rank], f"rank {rank}"
         assert told[5] in (LARGE, infinite), f"rank {rank}: {told[5]}"  # by what is divided first
         assert [told[4], *told[6:]] == [13.0, infinite, 13.0], f"rank {rank}"
+
+
+def make_a_group_meanwhile(ctx):
+    """While the first backward makes what groups it needs, another thread of the program makes one. The gradients, and
+    the error of that thread."""
+    right, told = dist.new_group, []
+
+    def new_group(*args, **named):
+        made = right(*args, **named)
+        if not told:
+            thread = threading.Thread(target=lambda: told.append(caught(right)))
+            thread.start()
+            thread.join()
+        return made
+
+    model = ddp(ctx, models.scalar())
+    dist.new_group = new_group
+    try:
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    finally:
+        dist.new_group = right
+    dist.all_reduce(number := torch.ones(1), group=dist.new_group())
+    return gradient(model.module.weight), number.item(), told
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_threads_of_the_program_make_groups_as_ever(ranks):
+    has_a_strict_mode(ranks.subject)
+    for rank, (mean, number, told) in enumerate(ranks(make_a_group_meanwhile, env=STRICTLY)):
+        assert [mean] == scalar_means((1,) * ranks.world), f"rank {rank}"
+        assert number == ranks.world, f"rank {rank}"
+        assert told in ([], [None]), f"rank {rank}: {told}"
 
 
 def has_a_strict_mode(subject):

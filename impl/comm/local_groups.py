@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -24,12 +26,41 @@ def new_local_group(ranks: Sequence[int], **options: Any) -> dist.ProcessGroup:
     members = tuple(ranks)
     assert dist.group.WORLD is not None
     made = _made.setdefault(dist.group.WORLD, Counter())
-    name = f"joinery {made[members]} of {members}"
-    made[members] += 1
-    named = distributed_c10d._process_group_name
-    distributed_c10d._process_group_name = lambda *_, **__: name  # type: ignore[assignment, return-value]
-    try:
+    with _Naming.changing:
+        name = f"joinery {made[members]} of {members}"
+        made[members] += 1
+    with _Naming.of_this_thread(name):
         group: dist.ProcessGroup = dist.new_group(list(members), use_local_synchronization=True, **options)
-    finally:
-        distributed_c10d._process_group_name = named
     return group
+
+
+class _Naming:
+    """Stands in torch's place while groups are named here. Other threads may make groups of theirs meanwhile."""
+
+    #: by thread
+    names: ClassVar[dict[int, str]] = {}
+    torchs: ClassVar[Any] = None
+    changing: ClassVar[threading.Lock] = threading.Lock()  # not held while a group is made: that waits for others
+
+    @classmethod
+    @contextmanager
+    def of_this_thread(cls, name: str) -> Iterator[None]:
+        """The group that this thread makes has this name."""
+        this = threading.get_ident()
+        with cls.changing:
+            if not cls.names:
+                cls.torchs, distributed_c10d._process_group_name = distributed_c10d._process_group_name, cls.named
+            cls.names[this] = name
+        try:
+            yield
+        finally:
+            with cls.changing:
+                del cls.names[this]
+                if not cls.names:
+                    distributed_c10d._process_group_name = cls.torchs
+
+    @classmethod
+    def named(cls, *args: Any, **kwargs: Any) -> Any:
+        """What torch calls."""
+        name = cls.names.get(threading.get_ident())
+        return cls.torchs(*args, **kwargs) if name is None else name

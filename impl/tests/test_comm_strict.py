@@ -1,11 +1,13 @@
 """Strict mode: where ranks are about to start different collectives, all of them say which, and no data are mixed."""
 
 import os
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
 from impl import DistributedDataParallel, Join, ZeroRedundancyOptimizer
 from impl.comm import collectives, strict
@@ -195,3 +197,30 @@ def train_on_overlapping_groups(rank, _world):
 
 def test_groups_that_overlap_agree_each_for_itself():
     assert run_on_ranks(train_on_overlapping_groups, 3) == [[1.5], [1.5, 2.5], [2.5]]
+
+
+def name_at_once(_rank, _world):
+    """Two threads are in the midst of making a group at the same time, and leave in the order in which they came; what
+    torch's own groups are named by then and after that."""
+    torchs, together, right = distributed_c10d._process_group_name, threading.Barrier(2), dist.new_group
+    first_is_done = threading.Event()
+
+    def new_group(*args, **named):
+        together.wait()
+        if threading.current_thread().name == "1":
+            first_is_done.wait(10)
+        return right(*args, **named)
+
+    dist.new_group = new_group
+    threads = [threading.Thread(target=new_local_group, args=([0],), name=str(number)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    first_is_done.set()
+    threads[1].join()
+    dist.new_group = right
+    return distributed_c10d._process_group_name is torchs
+
+
+def test_two_threads_that_make_groups_leave_torchs_names_as_they_were():
+    assert run_on_ranks(name_at_once, 1) == [True]

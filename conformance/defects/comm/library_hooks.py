@@ -47,7 +47,7 @@ def machine_groups_are_made_anew_in_each_move() -> None:
 @defect("COMM-028")
 def machine_groups_of_the_same_ranks_share_a_name() -> None:
     """A second group of a machine's ranks is named like the first."""
-    edit("    made[members] += 1\n", "")
+    edit("        made[members] += 1\n", "")
 
 
 @defect("COMM-020")
@@ -420,7 +420,7 @@ def power_sgd_follows_autocast() -> None:
 @defect("COMM-028", worlds=(3,))
 def groups_of_some_ranks_are_named_by_how_many_each_rank_is_in() -> None:
     """Ranks that are in unequal numbers of groups look for each other under different names."""
-    edit("distributed_c10d._process_group_name = lambda *_, **__: name", "pass")
+    edit("cls.torchs(*args, **kwargs) if name is None else name", "cls.torchs(*args, **kwargs)")
 
 
 @defect("COMM-029")

@@ -411,3 +411,9 @@ def who_regroups_later_is_not_found() -> None:
 def looking_at_connections_changes_them() -> None:
     """Where a program limits its sockets, the connections that are looked at wait no longer."""
     edit("socket.socket(type=_KIND, fileno=", "socket.socket(fileno=")
+
+
+@defect("DDP-049")
+def every_thread_makes_the_same_group() -> None:
+    """While strict mode makes a group, one that another thread of the program makes gets its name."""
+    edit("cls.names.get(threading.get_ident())", "next(iter(cls.names.values()), None)")
