@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 
 import torch
@@ -680,3 +681,68 @@ def test_who_differs_on_a_part_of_the_group_tells_the_rest_of_it(ranks):
     assert waiting is not None, "rank 0 noticed nothing"
     assert waiting.is_a(lost), waiting
     assert names_rank(waiting, 1) or names_rank(waiting, 2), waiting
+
+
+# -- JOIN-024: sparse gradients behind a failure
+
+
+def look_up_behind_a_failure(ctx):
+    """Rank 0 leaves a context in which the others are in an iteration; then all train a table. The errors of that."""
+    model, table = ddp(ctx, models.scalar()), ddp(ctx, torch.nn.Embedding(4, 1, sparse=True))
+
+    def train():
+        with model.join():
+            if ctx.rank == 0:
+                raise BadBatch("spilled the tea")
+            train_once(ctx, model, 0)
+
+    def look_up():
+        table(torch.tensor([1], device=ctx.device)).sum().backward()
+
+    assert caught(train) is not None
+    ctx.meet("all have left")
+    return [caught(look_up) for _ in range(3)]
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_sparse_gradients_behind_a_failure_are_refused_by_the_same_error_each_time(ranks):
+    assert ranks.subject.PeerFailed
+    for rank, told in enumerate(ranks(look_up_behind_a_failure, stall_s=DEADLINE_S)):
+        assert told == [told[0]] * 3, f"rank {rank}: {told}"
+        assert told[0] is None or told[0].is_a(RuntimeError), f"rank {rank}: {told}"
+
+
+# -- JOIN-024: a store in which a thread of the program waits
+
+
+def fail_while_a_thread_waits_in_the_store(ctx):
+    """A thread of rank 0 waits for a key for longer than a silent store is waited for; then rank 1 fails."""
+    store = ctx.store.clone()
+    dist.init_process_group("gloo", store=dist.PrefixStore("group", store), rank=ctx.rank, world_size=ctx.world)
+    model, waiting = ddp(ctx, models.scalar()), threading.Thread(target=store.get, args=("all are told",), daemon=True)
+
+    def train():
+        with model.join():
+            train_once(ctx, model, 0)
+            if ctx.rank == 0:
+                waiting.start()
+                time.sleep(LATE_S)
+            if ctx.rank == 1:
+                time.sleep(2 * float(SOON[DETECTION]))
+                raise BadBatch("spilled the tea")
+            train_once(ctx, model, 1)
+
+    error = caught(train)
+    ctx.store.set("all are told", "")
+    ctx.meet("all are told")
+    return error
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_peers_are_told_while_a_thread_of_the_program_waits_in_the_store(ranks):
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(fail_while_a_thread_waits_in_the_store, init=False, env=SOON, stall_s=DEADLINE_S)
+    for rank, error in enumerate(run.values()):
+        assert error is not None, f"rank {rank} noticed nothing"
+        assert error.is_a(BadBatch if rank == 1 else lost), f"rank {rank}: {error}"
+        assert names_rank(error, 1) or rank == 1, f"rank {rank}: {error}"

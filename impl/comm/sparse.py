@@ -90,8 +90,9 @@ class SparseRound:
         self._team, self._label = team, label
         capacities, kept = self._capacity.for_tensors(len(self._parts)), self._capacity.kept
         self._first = kept if kept is not None and kept.fits(self._parts) else _Message(team, capacities, self._parts)
-        self._capacity.kept, self._capacity.unread = None, self
+        self._capacity.kept = None
         self._flight = self._first.send(self._parts, (0,) * len(capacities), label)
+        self._capacity.unread = self  # not before: what is refused is never sent
 
     def result(self, place: int, watch: Watch | None = None) -> torch.Tensor:
         """The coalesced sum of the tensors at ``place``. Blocks."""
