@@ -267,3 +267,31 @@ def test_the_error_of_a_body_leaves_a_block_on_such_a_group_as_it_is(ranks):
         for error in told:
             assert error is not None, f"rank {rank}"
             assert error.is_a(BadBatch), f"rank {rank}: {error}"
+
+
+def count_in_futures(ctx, beside):
+    """What the futures of a joinable's handles hold, in a context on a group whose futures hold bare tensors."""
+    ctx.subject.require(OF_PYTHON)
+    group, told = WithBareFutures(ctx.group, True), []
+    joinable = recorder(ctx, group=group)
+    others = [wrapped(ctx, models.Sum(), process_group=group)] if beside else []
+
+    def train():
+        with ctx.subject.Join([joinable, *others]):
+            for iteration in range(2):
+                future = joinable.notify().get_future()
+                told.append([float(each) for each in future.wait()])
+                for model in others:
+                    model(models.divisible(ctx.rank, iteration)).sum().backward()
+
+    error = caught(train)
+    if error is not None and "is not registered" in error.text:
+        raise Unsupported(f"contexts of {ctx.subject.name} are on groups that torch.distributed has made")
+    return error, told
+
+
+@check("JOIN-031", worlds=(1, 2), scenarios={"by itself": False, "beside a model": True}, beyond=False)
+def test_the_number_of_active_ranks_is_found_in_bare_futures(ranks, scenario):
+    for rank, (error, told) in enumerate(ranks(count_in_futures, scenario)):
+        assert error is None, f"rank {rank}: {error}"
+        assert told == [[ranks.world]] * 2, f"rank {rank}"

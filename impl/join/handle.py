@@ -71,5 +71,10 @@ class Handle(dist.Work):
 
     def get_future(self) -> torch.futures.Future:
         """A future of what ``result`` gives."""
-        number = self._number
-        return self._pending.future().then(lambda whole: [number(whole.value()[0])])
+        pending, number = self._pending, self._number
+
+        def found(whole: torch.futures.Future) -> list[torch.Tensor]:
+            pending.take(whole.value())  # a group written in Python may have a future of another kind
+            return [number(pending.buffer)]
+
+        return pending.future().then(found)

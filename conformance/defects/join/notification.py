@@ -94,3 +94,9 @@ def shadowing_rank_notifies() -> None:
 def time_limit_of_a_handle_is_ignored() -> None:
     """A handle that is given a time limit waits for as long as it takes."""
     edit("if timeout is not None:", "if False:")
+
+
+@defect("JOIN-031", worlds=(2,))
+def futures_hold_lists() -> None:
+    """What a handle's future tells is looked for in a list, which the future of a group in Python need not hold."""
+    edit("[number(pending.buffer)]", "[number(whole.value()[0])]")

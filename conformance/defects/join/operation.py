@@ -20,7 +20,7 @@ def count_is_a_maximum() -> None:
 @defect("JOIN-031", "JOIN-055")
 def count_lacks_this_rank() -> None:
     """The number that a notification yields counts the other active ranks only."""
-    edit("number(whole.value()[0])", "number(whole.value()[0]) - 1")
+    edit("[number(pending.buffer)]", "[number(pending.buffer) - 1]")
 
 
 @defect("JOIN-040")
@@ -185,7 +185,7 @@ def followed_last_joiner_mixed_up() -> None:
 @defect("JOIN-031")
 def future_of_a_handle_holds_no_list() -> None:
     """The future of a handle holds the bare number, where those of collectives hold a list."""
-    edit("[number(whole.value()[0])]", "number(whole.value()[0])")
+    edit("return [number(pending.buffer)]", "return number(pending.buffer)")
 
 
 @defect("JOIN-024")
