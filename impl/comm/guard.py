@@ -67,6 +67,11 @@ class Guard:
         self._tally = tally_of(group)
         self._stood = -math.inf  # when a wait here has been told last
 
+    @property
+    def store(self) -> dist.Store:
+        """That of the world, by a connection on which no other thread of the program waits."""
+        return self._beats.store
+
     def __call__(self, failure: Exception | None = None) -> None:
         """Raise ``PeerFailed`` if a peer is lost; if a collective has failed, look for the loss that explains it.
 
@@ -216,13 +221,16 @@ def _new(group: dist.ProcessGroup) -> Guard | None:
 def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | None:
     """The store that the ranks of a group share, if any.
 
-    One in another process counts as gone once it has not answered for the detection time; the guard says why.
+    One in another process counts as gone once it has not answered for the detection time; the guard says why. So it is
+    asked by the guard's own connection: on the program's another thread may wait for a key, for as long as it likes.
     """
     store = stores.shared_by(group)
     if store is None:
         return None
-    is_far = stores.port_of(store) is not None and guard_of(group) is not None
-    return stores.StoreWithDeadline(store, detection_s() if is_far else None)
+    guard = guard_of(group)
+    if guard is None or stores.port_of(store) is None:
+        return stores.StoreWithDeadline(store, None)
+    return stores.StoreWithDeadline(guard.store, detection_s())
 
 
 #: by group, all that are given up with it

@@ -97,6 +97,8 @@ class Heartbeats:
         self.detection_s = detection_s
         self.losses = Losses()
         self.waits = stalls.Waits()
+        #: that of the world, by a connection on which no other thread of the program waits
+        self.store = store
         self._looks = 0  # of this rank's long waits
         self._process = Process.own()
         self._rendezvous = rendezvous.Rendezvous(rank, self._process, store, detection_s)

@@ -319,3 +319,9 @@ def rows_count_as_sent_before_they_are() -> None:
     """Behind sparse gradients whose message was refused, every later error is one of the inside."""
     edit("    self._capacity.kept = None\n", "    self._capacity.kept, self._capacity.unread = None, self\n",
          within="SparseRound.send")  # fmt: skip
+
+
+@defect("JOIN-024")
+def notes_go_by_the_programs_own_connection() -> None:
+    """A store in which a thread of the program waits for long counts as gone."""
+    edit("stores.StoreWithDeadline(guard.store, detection_s())", "stores.StoreWithDeadline(store, detection_s())")
