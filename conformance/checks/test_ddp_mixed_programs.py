@@ -217,6 +217,7 @@ def train_unevenly(ctx, jobs):
         with model.join(divide_by_initial_world_size=by_all):
             for iteration in range(schedule[ctx.rank]):
                 optimizer.zero_grad()
+                model.to(ctx.device)  # where it is
                 x = torch.full((1, 1), small(ctx.rank, iteration), device=ctx.device)
                 output = model(x, uses_all(ctx.rank, iteration, options))
                 model.eval()

@@ -272,9 +272,9 @@ class Reducer:
         watch. They hold full values now."""
         former, self._dtypes = self._dtypes, list(map(_dtype_of, self.parameters))
         specs = respecified(self.specs, self.parameters)
-        self.iteration.recast |= specs != self.specs or former != self._dtypes
         if self._lowered is not None:
             specs = self._lowered.reduced_specs(specs)
+        self.iteration.recast |= specs != self.specs or former != self._dtypes
         if specs != self.specs:
             self.specs[:] = specs
             self.start_over()

@@ -261,6 +261,15 @@ def a_model_that_stays_as_it_is_counts_as_cast() -> None:
     edit("self.iteration.recast |= specs != self.specs", "self.iteration.recast |= specs == self.specs")
 
 
+@defect("DDPJ-009")
+def a_lowered_model_that_stays_as_it_is_counts_as_cast() -> None:
+    """Moving a model of mixed precision to where it is already counts as a change of its parameters."""
+    edit(
+        "self.iteration.recast |= specs != self.specs",
+        "self.iteration.recast |= respecified(self.specs, self.parameters) != self.specs",
+    )
+
+
 @defect("JOIN-024")
 def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     """A rank whose backward has failed in a block reduces again what its peers have reduced."""
