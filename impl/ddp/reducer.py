@@ -375,9 +375,9 @@ class Reducer:
         if self._beside and pending.sync and (others := [each for each in self._beside if each.forwards.awaited]):
             for each in [self, *others]:
                 each.keep_gradients_apart()
-        if self.arrivals.counted or not self.arrivals.watching:
+        if self.arrivals.counted:
             return
-        if pending.sync and not (pending.noticeable and pending.context is None):
+        if self.arrivals.watching and pending.sync and not (pending.noticeable and pending.context is None):
             self._count_again()  # nothing but the arrivals themselves will tell that its backward begins
         else:
             self.readiness.forget_noted()

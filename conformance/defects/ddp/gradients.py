@@ -172,6 +172,16 @@ def hooks_stay() -> None:
     swap(Reducer, "remove_hooks", lambda self: None)
 
 
+@defect("DDP-066")
+def what_was_noted_outlasts_the_hooks() -> None:
+    """What had arrived before the hooks were removed is taken for a backward after it, which went past the outputs."""
+    edit(
+        "    if self.arrivals.counted:\n        return\n",
+        "    if self.arrivals.counted or not self.arrivals.watching:\n        return\n",
+        within="Reducer.admit",
+    )
+
+
 @defect("DDP-049")
 def large_gradients_are_not_scaled() -> None:
     """Gradients that are large enough to be copied one by one are summed and not averaged."""
