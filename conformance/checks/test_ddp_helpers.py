@@ -101,6 +101,31 @@ def test_the_python_reducer_averages_each_gradient_and_rests_under_no_sync(ranks
         assert at_once == doubled, f"rank {rank}: a backward through a forward inside and one outside was not averaged"
 
 
+def part_a_backward_by_parameter(ctx):
+    """Gradients of backwards through a forward inside and one outside, each of which uses a part of its own."""
+    model, told = by_parameter(ctx, models.Parts("ab"), find_unused_parameters=True), []
+
+    def forward(part, around):
+        model.module.use = part
+        with around():
+            return model(models.divisible(ctx.rank, 0).to(ctx.device))
+
+    for ways in ((nullcontext, model.no_sync), (model.no_sync, nullcontext)):
+        model.zero_grad(set_to_none=True)
+        outputs = [forward(part, around) for part, around in zip("ab", ways, strict=True)]
+        sum(outputs).sum().backward()
+        told.append(gradients(model))
+    return told
+
+
+@check("DDP-167", worlds=MANY)
+def test_the_python_reducer_averages_what_a_forward_inside_alone_has_used_where_one_outside_goes_backward(ranks):
+    batches = [models.divisible(rank, 0) for rank in range(ranks.world)]
+    mean = numbers(oracle.averaged_gradients(models.Parts("ab"), batches, ranks.world).items())
+    for rank, told in enumerate(ranks(part_a_backward_by_parameter)):
+        assert told == [mean] * 2, f"rank {rank}"
+
+
 class Nested(nn.Linear):
     """A layer whose gradients come in a backward inside the other, of which no output tells."""
 

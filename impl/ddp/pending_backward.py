@@ -116,8 +116,14 @@ class Forwards:
         Where no output has told of it, the last forward decides: a checkpoint may run a backward of its own.
         """
         if backward == self.running_backward:
-            return self._running_sync
+            return self._running_sync or self._will_be_synchronised()
         return None if self.latest is None else self.latest.sync
+
+    def _will_be_synchronised(self) -> bool:
+        """Whether the backward now running goes through a searched forward that was to be synchronised, though it may
+        not have come to it yet: another one may have used parameters of its own."""
+        sinks = (each.sink() for each in list(self._searched) if each.sync and each.sink is not None)
+        return any(sink is not None and kernels.is_evaluated(sink) for sink in sinks)
 
     def was_reduced(self, backward: int) -> bool:
         """Whether this backward goes, while none is being reduced, through a forward that was to be synchronised."""

@@ -160,6 +160,12 @@ def by_parameter_what_no_forward_announced_stays_local() -> None:
 
 
 @defect("DDP-167")
+def by_parameter_a_forward_inside_speaks_first() -> None:
+    """In the Python-reducer mode what arrives before a backward has come to the forward outside stays local."""
+    edit("self._running_sync or self._will_be_synchronised()", "self._running_sync")
+
+
+@defect("DDP-167")
 def by_parameter_in_a_context_is_half_done() -> None:
     """In a join context the switch to the Python-reducer mode is refused only when buckets are no longer reduced."""
     edit(
