@@ -441,6 +441,60 @@ def test_a_part_that_is_thawed_after_a_rank_has_run_out_disturbs_no_average_or_i
         assert seen == scalar_means(schedule)[: schedule[rank]], f"rank {rank}"
 
 
+class Apart(nn.Module):
+    """Two scalar layers side by side, each in its own dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = models.scalar(), models.scalar()
+
+    def forward(self, x):
+        return sum(layer(x.to(layer.weight.dtype)).double() for layer in (self.a, self.b))
+
+
+def cast_what_lies_apart(ctx, delayed, schedule, at):
+    """What no bucket holds, a delayed layer or a frozen one, is cast past the wrapper: before a context, or in its
+    iteration ``at``; error, gradients of the other layer and the cast one's weight in the end."""
+    assert ctx.subject.regroup, "only who tells peers of failures can refuse on all ranks; others do not offer this"
+    module, seen = Apart(), []
+    module.b.requires_grad_(delayed)
+    late = {"delay_all_reduce_named_params": [("b.weight", module.b.weight)],
+            "param_to_hook_all_reduce": module.a.weight}  # fmt: skip
+    model = ddp(ctx, module, **(late if delayed else {}))
+    model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    block = model.join()
+
+    def loop():
+        if at is None:
+            module.b.double()
+        with block:
+            for iteration in range(schedule[ctx.rank]):
+                if iteration == at:
+                    module.b.double()
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+                seen.append(module.a.weight.grad.item())
+        seen.append(module.b.weight.item())
+
+    error = caught(loop)
+    ctx.meet("told")
+    return error, seen
+
+
+@check("DDPJ-009", worlds=(2, 3), beyond=False, scenarios={"frozen": False, "delayed": True})
+def test_what_no_bucket_holds_may_be_cast_before_a_context_and_is_refused_once_a_rank_has_run_out(ranks, scenario):
+    schedule = (0, *[3] * (ranks.world - 1))
+    for rank, (error, seen) in enumerate(ranks(cast_what_lies_apart, scenario, schedule, None)):
+        assert error is None, f"rank {rank}: {error}"
+        assert seen == [*scalar_means(schedule)[: schedule[rank]], 1.0], f"rank {rank}"
+    schedule = (1, *[4] * (ranks.world - 1))
+    for rank, (error, seen) in enumerate(ranks(cast_what_lies_apart, scenario, schedule, 2)):
+        assert error is not None, f"rank {rank} goes on with {seen}"
+        assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+        assert "cast" in error.text, f"rank {rank}: {error}"
+        assert seen == scalar_means(schedule)[: min(schedule[rank], 2)], f"rank {rank}"
+
+
 def change_between_epochs(ctx, casts, joined):
     """Past the wrapper a model is cast, or a frozen part of it thawed; error, gradients of the next epoch, and weights.
 

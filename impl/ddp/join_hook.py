@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ..comm import collectives
+from ..comm.averaging import gradient_dtype
 from ..comm.collectives import broadcast_coalesced
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowingHook, Joinable
@@ -37,6 +38,9 @@ class UnevenInputs:
         self._buffers = buffers
         self._parameters = parameters
         self._per_parameter = per_parameter
+        #: those of them that no bucket holds, frozen and delayed ones, and in which dtypes joined ranks know them
+        self._apart: list[torch.Tensor] = []
+        self._dtypes: list[tuple[torch.dtype, torch.dtype]] = []
         #: whose model all ranks took over at the end of the last context; group rank
         self.authoritative_rank: int | None = None
 
@@ -49,7 +53,18 @@ class UnevenInputs:
         self._reducer.end_what_raised()
         self._begin_anew()
         self._reducer.notice_changes()
+        averaged = self._reducer.readiness.index_of
+        self._apart = [] if self._reducer.lowers else [each for each in self._parameters if each not in averaged]
+        self.notice_casts()
         self.iteration.recast = False  # all ranks have done the same
+
+    def notice_casts(self) -> None:
+        """Note whether a forward in a join block finds something cast that is sent without a bucket: what is delayed,
+        or in the end what is frozen. The reducer sees to the rest."""
+        if self._apart:
+            dtypes = [(parameter.dtype, gradient_dtype(parameter)) for parameter in self._apart]
+            self.iteration.recast |= dtypes != self._dtypes
+            self._dtypes = dtypes
 
     def leave(self) -> None:
         """This rank has run out of inputs. RuntimeError where its last backward has left parameters out: no forward

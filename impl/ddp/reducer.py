@@ -183,6 +183,11 @@ class Reducer:
         return self.iteration.team
 
     @property
+    def lowers(self) -> bool:
+        """Whether the parameters change their dtype in each iteration."""
+        return self._lowered is not None
+
+    @property
     def plan(self) -> BucketPlan:
         """Where each parameter travels now."""
         return self.queue.plan

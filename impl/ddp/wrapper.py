@@ -312,6 +312,8 @@ class DistributedDataParallel(Follower, nn.Module):
             if iteration.session is None:
                 iteration.before_forward(needed=False, likely=False)
             else:  # an evaluation needs nobody
+                if recorded:
+                    self._uneven.notice_casts()
                 needed = recorded or self._buffer_sync.due_after_forward()
                 iteration.before_forward(needed=needed, likely=sync and reducer.queue.only_sums)
         return self._to_module(inputs, kwargs)

@@ -270,6 +270,18 @@ def a_lowered_model_that_stays_as_it_is_counts_as_cast() -> None:
     )
 
 
+@defect("DDPJ-009")
+def what_no_bucket_holds_is_cast_unseen() -> None:
+    """A frozen or delayed layer that is cast where joined ranks cannot follow is not refused."""
+    edit("self.iteration.recast |= dtypes != self._dtypes", "pass")
+
+
+@defect("DDPJ-009")
+def what_was_cast_before_a_block_counts_in_it() -> None:
+    """A frozen or delayed layer that was cast before a block counts as cast inside it."""
+    edit("    self.notice_casts()\n", "", within="UnevenInputs.enter")
+
+
 @defect("JOIN-024")
 def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     """A rank whose backward has failed in a block reduces again what its peers have reduced."""
