@@ -1,5 +1,6 @@
 """Buffers: when they follow rank 0, which of them do, and when they are left alone."""
 
+import copy
 import itertools
 import warnings
 from contextlib import nullcontext
@@ -507,12 +508,20 @@ def evaluate_within_no_sync(model, x):
     model.train()
 
 
+def evaluate_and_copy(model, x):
+    for _ in range(2):  # of which the second is not synchronised
+        evaluate(model, x, torch.no_grad)
+    return copy.deepcopy(model)
+
+
+COPIED = "a copy that is made behind it"
 BETWEEN = {
     "inference mode": lambda model, x: evaluate(model, x, torch.inference_mode),
     "in evaluation mode and out of it": evaluate_in_turn,
     "an evaluation that fails": fail_in_evaluation,
     "under no_sync": evaluate_within_no_sync,
     "the wrapped module": lambda model, x: evaluate(model.module, x, torch.no_grad),
+    COPIED: evaluate_and_copy,
 }
 
 
@@ -520,10 +529,12 @@ def evaluate_in_every_way(ctx):
     """By way: what the training forwards began with, after evaluations before, between and after iterations."""
     told = {}
     for how, act in BETWEEN.items():
+        if how == COPIED and "pickling" in ctx.subject.lacks:
+            continue
         model = counting(ctx)
         told[how] = []
         for _ in range(4):
-            act(model, mine(ctx))
+            model = act(model, mine(ctx)) or model
             before = len(model.module.seen)
             trained(model, mine(ctx))
             told[how].append(model.module.seen[before])

@@ -19,7 +19,7 @@ _OF_THIS_PROCESS = (
 #: what the user may have changed, and building the parts sets anew
 KEPT_BY_PARTS = (
     "require_backward_grad_sync", "require_forward_param_sync", "forward_sync_buffers", "broadcast_bucket_size",
-    "_ddp_sink_clone",
+    "_ddp_sink_clone", "_synchronises_after_evaluation",
 )
 
 

@@ -143,6 +143,7 @@ class DistributedDataParallel(Follower, nn.Module):
     forward_sync_buffers = KeptBy("_buffer_sync", "in_forward")
     broadcast_buffers = forward_sync_buffers  # the older name
     broadcast_bucket_size = KeptBy("_buffer_sync", "chunk_bytes")
+    _synchronises_after_evaluation = KeptBy("_buffer_sync", "due_after_evaluation")
     modules_buffers = KeptBy("_buffer_sync", "tensors")
     named_module_buffers = KeptBy("_buffer_sync", "named")
     _authoritative_rank = KeptBy("_uneven", "authoritative_rank")

@@ -84,6 +84,13 @@ def unpickled_forgets_the_options() -> None:
     )
 
 
+@defect("DDP-089")
+def a_copy_forgets_an_evaluation() -> None:
+    """A copy that is made behind an evaluation begins its training with buffers of each rank's own."""
+    kept = tuple(name for name in pickling.KEPT_BY_PARTS if name != "_synchronises_after_evaluation")
+    swap(pickling, "KEPT_BY_PARTS", kept)
+
+
 @defect("DDP-159")
 def unpickled_graph_is_dynamic() -> None:
     """An unpickled model has forgotten that its graph is static."""
