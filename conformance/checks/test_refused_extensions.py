@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.distributed.optim import PostLocalSGDOptimizer, _apply_optimizer_in_backward
 
 from conformance.api.checking import check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.observing import lowered
-from conformance.fixtures.training import ddp
+from conformance.fixtures.training import ddp, private
 from conformance.ranks import caught
 from conformance.subjects import DETECTION, NotOffered
 
@@ -115,6 +115,32 @@ def averaged(optimizer, group):
     return PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(period=1, process_group=group))
 
 
+def stepped_in_backward(ctx):
+    """By how they are stepped: models that have made a step in their backward."""
+    ways = ("attached", "delayed", "fused", "hooked")
+    modules = {how: nn.Sequential(models.scalar(), models.scalar()) for how in ways}
+    for how in ("attached", "delayed"):
+        _apply_optimizer_in_backward(torch.optim.SGD, modules[how][1].parameters(), {"lr": LR})
+    first, second = modules["delayed"]
+    late = {"delay_all_reduce_named_params": [("1.weight", second.weight)], "param_to_hook_all_reduce": first.weight}
+    found = {how: ddp(ctx, module, **(late if how == "delayed" else {})) for how, module in modules.items()}
+    private(found["fused"], "_register_fused_optim")(torch.optim.SGD, lr=LR)
+    library = ctx.subject.optimizer_overlap_hooks
+    state = private(library, "_OptimizerHookState")(OneByOne())
+    inner = ctx.subject.default_hooks.allreduce_hook
+    found["hooked"].register_comm_hook(None, private(library, "_hook_then_optimizer")(inner, state))
+    for model in found.values():
+        model(torch.ones(1, 1)).sum().backward()
+    return found
+
+
+class OneByOne:
+    """Steps one parameter."""
+
+    def step_param(self, parameter, gradient):
+        parameter.sub_(gradient, alpha=LR)
+
+
 def ask_to_go_on(ctx):
     """What is said to each who cannot go on without a rank, or keep copies in order to; by name, with its class."""
     regroup, zero_of = ctx.subject.regroup, ctx.subject.ZeroRedundancyOptimizer
@@ -129,6 +155,9 @@ def ask_to_go_on(ctx):
         "sharded over others": (ValueError, "process group", caught(regroup, model, apart, 0)),
         "wrapped": (TypeError, "PostLocalSGDOptimizer", caught(regroup, model, averaged(ordinary, ctx.group), 0)),
     }
+    for how, stepped in stepped_in_backward(ctx).items():
+        plain = torch.optim.SGD(stepped.parameters(), lr=LR)
+        told[f"stepped in the backward: {how}"] = (TypeError, "step", caught(regroup, stepped, plain, 1))
     for distance in (0, -1, ctx.world, True, 1.0):
         told[f"copies at {distance!r}"] = (ValueError, "distance", caught(sharded.keep_mirror, distance))
     with model.join():

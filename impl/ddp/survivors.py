@@ -83,7 +83,8 @@ def regroup(
         limit_s: how long to wait for ranks that are not known to be lost, and for the connections of the new group.
 
     Raises:
-        TypeError: the optimizer is sharded and keeps no mirror, wraps another one, or is stepped by a hook.
+        TypeError: the optimizer is sharded and keeps no mirror, or wraps another one, or there is one that steps in the
+            backward.
         ValueError: it is sharded over other ranks than those of the model.
         RuntimeError: called inside a join context, the failure guard is off, the store has gone with the lost rank, too
             many ranks do not come, this rank has been given up by the others, their parameters have other shapes, or a
@@ -293,6 +294,12 @@ def _check_steps(model: DistributedDataParallel, optimizer: torch.optim.Optimize
         raise TypeError(
             "regroup: the communication hook steps the optimizer, bucket by bucket, so that a part of the step that "
             "failed has been made. Start anew from the last checkpoint."
+        )
+    if model._steps_in_backward:
+        raise TypeError(
+            "regroup: optimizers step in the backward of this model, attached to parameters or fused: some ranks may "
+            "have made the step that failed, and their state cannot be handed over. Start anew from the last "
+            "checkpoint."
         )
     if not hasattr(optimizer, "_optimizer_load_state_dict_pre_hooks"):
         raise TypeError(

@@ -401,6 +401,12 @@ class DistributedDataParallel(Follower, nn.Module):
         self._per_parameter.refuse_beside(self._after_buckets())
         self._attached = _attached()
 
+    @property
+    def _steps_in_backward(self) -> bool:
+        """Whether optimizers that are attached to parameters, or a fused one, have been found to step in backwards."""
+        late = None if self._delayed is None else self._delayed.optimizers
+        return bool(self.reducer.optimizers) or late is not None
+
     def _after_buckets(self) -> list[str]:
         """What of this object acts when buckets are reduced, by its name."""
         parts = {

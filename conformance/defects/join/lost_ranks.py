@@ -322,6 +322,24 @@ def every_hook_is_taken_for_a_function() -> None:
     edit("    if not inspect.isfunction(hook):\n        return False\n", "", within="steps_in_backward")
 
 
+@defect("JOIN-057")
+def optimizers_in_the_backward_go_on_as_they_are() -> None:
+    """Survivors go on though optimizers step in the backward, of which some ranks may have made a step more."""
+    edit("if model._steps_in_backward:", "if False:")
+
+
+@defect("JOIN-057")
+def hooks_that_step_go_on_as_they_are() -> None:
+    """Survivors go on though the communication hook steps the optimizer, bucket by bucket."""
+    edit("if any(steps_in_backward(hook) for hook, _ in model._comm_hooks):", "if False:")
+
+
+@defect("JOIN-057")
+def delayed_optimizers_in_the_backward_go_on_as_they_are() -> None:
+    """Survivors go on though optimizers of delayed parameters step in the backward."""
+    edit("bool(self.reducer.optimizers) or late is not None", "bool(self.reducer.optimizers)")
+
+
 @defect("JOIN-057", worlds=(4,))
 def survivors_get_copies_of_what_groups_name() -> None:
     """The settings of an ordinary optimizer that goes on name copies of its parameters."""
