@@ -20,6 +20,7 @@ from conformance.fixtures.training import (
     gradient,
     gradients,
     numbers,
+    private,
     scalar_means,
     train_each,
     whole,
@@ -431,7 +432,7 @@ class KeptLater(Kept):
         return FineSlope.apply(x, self.layer.weight)
 
 
-def accumulate_finely(ctx, as_view, later):
+def accumulate_finely(ctx, as_view, later, by_parameter):
     """Two local gradients of 1 and FINE, whose sum is averaged; or the error that says why not."""
     model = None
 
@@ -440,6 +441,8 @@ def accumulate_finely(ctx, as_view, later):
         model = ddp(ctx, KeptLater() if later else Kept(), gradient_as_bucket_view=as_view)
         if later:
             model.module.keep_any()
+        if by_parameter:
+            private(model, "_register_accum_grad_hook")()
         for value in (1.0, FINE, 0.0):
             with model.no_sync() if value else nullcontext():
                 model(torch.full((1, 1), value, dtype=torch.bfloat16)).sum().backward()
@@ -449,11 +452,11 @@ def accumulate_finely(ctx, as_view, later):
 
 
 @check("DDP-049", worlds=(1, 2), scenarios={
-    "copies": (False, False), "views": (True, False),
-    "any dtype, copies": (False, True), "any dtype, views": (True, True),
+    "copies": (False, False, False), "views": (True, False, False), "parameter by parameter": (False, False, True),
+    "any dtype, copies": (False, True, False), "any dtype, views": (True, True, False),
 })  # fmt: skip
 def test_gradients_that_are_kept_in_a_wider_dtype_are_averaged_in_it_or_refused(ranks, scenario):
-    _, later = scenario
+    later = scenario[1]
     for rank, (error, seen, dtype) in enumerate(ranks(accumulate_finely, *scenario)):
         if error is not None:
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"

@@ -53,8 +53,9 @@ def test_what_is_saved_and_loaded_before_a_backward_that_never_comes_is_full(ran
             assert seen == (1.0 + FINE, loaded, {"weight": [mean_of_all(ranks.world)]}, loaded, {"torch.float32"})
 
 
-def step_before_backward(ctx):
-    """A step after a forward whose backward never comes: the error of the next forward, and what is held."""
+def step_before_backward(ctx, saves):
+    """A step after a forward whose backward never comes: the error of the next forward, or of who saves the state, and
+    what is held."""
 
     def run():
         model = mixed(ctx, models.scalar(1.0 + FINE), {"param_dtype": LOW})
@@ -62,7 +63,7 @@ def step_before_backward(ctx):
         trained(model, mine(ctx))
         model(mine(ctx))
         optimizer.step()
-        error = caught(model, mine(ctx))
+        error = caught(model.state_dict) if saves else caught(model, mine(ctx))
         return error, parameters(model) if error else None, trained(model, mine(ctx)), parameters(model)
 
     return or_lacks_accelerator(ctx, run)
@@ -71,11 +72,13 @@ def step_before_backward(ctx):
 @check("DDP-135", worlds=(1, 2), beyond=False)
 def test_a_step_behind_a_forward_without_a_backward_is_not_lost_or_refused_with_the_full_values(ranks):
     mean, full = mean_of_all(ranks.world), 1.0 + FINE
-    for rank, (error, kept, found, held) in enumerate(ranks(step_before_backward)):
-        assert error is None or (error.is_a(RuntimeError) and "no_grad" in error.text), f"rank {rank}: {error}"
-        assert kept in (None, {"weight": [full]}), f"rank {rank}"
-        assert found == {"weight": [mean]}, f"rank {rank}"
-        assert held == {"weight": [full if error else full - mean]}, f"rank {rank}"
+    for saves in (False, True):
+        for rank, (error, kept, found, held) in enumerate(ranks(step_before_backward, saves)):
+            where = f"rank {rank}, {saves=}"
+            assert error is None or (error.is_a(RuntimeError) and "no_grad" in error.text), f"{where}: {error}"
+            assert kept in (None, {"weight": [full]}), where
+            assert found == {"weight": [mean]}, where
+            assert held == {"weight": [full if error else full - mean]}, where
 
 
 # -- what is done to a model whose forward has no backward, or none that brings it gradients

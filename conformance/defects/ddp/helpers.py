@@ -159,6 +159,12 @@ def by_parameter_what_no_forward_announced_stays_local() -> None:
     edit("return self._iteration.wants_reductions if forward is None else forward", "return bool(forward)")
 
 
+@defect("DDP-049")
+def by_parameter_gradients_have_the_dtype_of_their_parameters() -> None:
+    """In the Python-reducer mode gradients that a program keeps in a wider dtype are cut to the parameter's."""
+    edit("torch.empty_like(parameter, dtype=gradient.dtype)", "torch.empty_like(parameter)", within="_arrived")
+
+
 @defect("DDP-167")
 def by_parameter_a_forward_inside_speaks_first() -> None:
     """In the Python-reducer mode what arrives before a backward has come to the forward outside stays local."""

@@ -45,6 +45,12 @@ def a_failed_backward_leaves_parameters_lowered() -> None:
 
 
 @defect("DDP-135")
+def who_saves_the_state_hears_of_no_lost_step() -> None:
+    """A step behind a forward without its backward is lost where the state is saved, without a word."""
+    edit("    self._check_unchanged()\n    self.restore_all()\n", "    self.restore_all()\n", within="_state_is_saved")
+
+
+@defect("DDP-135")
 def states_are_loaded_into_copies() -> None:
     """A state that is loaded between a forward and its backward goes into the low-precision copies."""
     edit(
