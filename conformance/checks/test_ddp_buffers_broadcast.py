@@ -370,6 +370,50 @@ def test_a_buffer_that_the_module_replaced_is_followed(ranks):
     assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0, 300.0]] * ranks.world
 
 
+LONG = 20  # elements of the buffer in the middle, at first
+
+
+class Resized(nn.Module):
+    """Three buffers of one dtype, of which the second may be replaced by one of another size."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.a = models.scalar()
+        for name, size in (("before", 1), ("middle", LONG), ("behind", 1)):
+            self.register_buffer(name, torch.full((size,), 10.0 + rank))
+
+    def forward(self, x):
+        return self.a(x)
+
+
+def resize_on_some(ctx, first, others):
+    """The buffer behind the one that has another size on group rank 0 than elsewhere, and how the forward ended."""
+    model = wrapped(ctx, Resized(ctx.rank))
+    trained(model, mine(ctx))
+    module = model.module
+    size = others if ctx.rank else first
+    if size != LONG:
+        module.middle = torch.full((size,), 20.0 + ctx.rank, device=ctx.device)
+    module.behind.fill_(30.0 + ctx.rank)
+    return caught(model, mine(ctx)), module.behind.tolist()
+
+
+@check(
+    "DDP-080", worlds=(2, 3), backends=("gloo",), beyond=False,
+    scenarios={
+        "rank 0 has more": (LONG + 1, LONG), "rank 0 has fewer": (1, LONG), "others have more": (LONG, LONG + 1),
+        "others have fewer": (LONG, 1), "both have changed": (2, 3),
+    },
+)  # fmt: skip
+def test_buffers_of_another_size_on_some_ranks_bring_no_rank_another_ones_numbers(ranks, scenario):
+    told = ranks(resize_on_some, *scenario)
+    errors = [error for error, _ in told if error is not None]
+    assert all(error.is_a(RuntimeError) for error in errors), errors
+    assert [[30.0] if error else behind for error, behind in told] == [[30.0]] * ranks.world
+    if errors:
+        ranks.at_limit("buffers whose sizes differ between ranks are refused")
+
+
 def ignore_a_buffer(ctx):
     left, right = models.Counting(step_of(ctx.rank)), models.Counting(step_of(ctx.rank))
     module = nn.Sequential(left, right).to(ctx.device)

@@ -333,3 +333,53 @@ def test_after_the_block_an_iteration_sends_exactly_what_it_sent_before(ranks):
         assert before, "the collective trace recorded nothing of an ordinary iteration"
         assert first == before
         assert second == before
+
+
+class MakesBuffers(torch.nn.Module):
+    """It makes a buffer, or a longer one, in its forward of this number, counted from 0."""
+
+    def __init__(self, number, length):
+        super().__init__()
+        self.a = models.scalar()
+        self.number, self.length = number, length
+        self.register_buffer("cache", torch.zeros(length) if length else None)
+        self.calls = 0
+        if length:
+            self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x):
+        if self.calls == self.number:
+            self.cache = torch.ones(self.length + 40, device=x.device)
+        self.calls += 1
+        if self.length:
+            self.count += 1
+        return self.a(x)
+
+
+def make_buffers_late(ctx, schedule, length):
+    """The error that ended a block, if any; the counter, where it is a buffer, and the weight after it."""
+    model = ddp(ctx, MakesBuffers(min(1, max(schedule) - 1), length))
+
+    def train():
+        with model.join():
+            for iteration in range(schedule[ctx.rank]):
+                model.zero_grad()
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    error = caught(train)
+    return error, model.module.count.tolist() if length else None, model.module.a.weight.item()
+
+
+@check(
+    "DDP-080", worlds=(2, 3), backends=("gloo",), beyond=False,
+    scenarios={"none before": 0, "a longer one": 3},
+)  # fmt: skip
+def test_a_buffer_that_is_made_once_a_rank_has_run_out_costs_no_rank_another_one(ranks, scenario):
+    several = [(1, 3), (3, 1), (0, 1)] if ranks.world == 2 else [(1, 3, 3), (3, 3, 1), (0, 1, 1)]
+    for schedule in several:
+        for rank, (error, count, weight) in enumerate(ranks(make_buffers_late, schedule, scenario)):
+            if error is not None:
+                assert error.is_a(RuntimeError), f"rank {rank} of {schedule}: {error}"
+                ranks.at_limit("buffers whose sizes differ between ranks are refused")
+                continue
+            assert (count, weight) == ([float(max(schedule))] if scenario else None, 1.0), f"rank {rank} of {schedule}"

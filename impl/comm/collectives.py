@@ -5,17 +5,26 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
 from . import strict
-from .flat import ALIGNMENT, copy_all
+from .flat import ALIGNMENT, aligned, copy_all
 from .pending import Pending, Watch, fail_to_start
 from .ranks import GroupRank, Team
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
+
+#: of tensors, in their order
+Sizes = Sequence[tuple[torch.dtype, int]]  # dtype and bytes
+
+size_of = attrgetter("dtype", "nbytes")
+
+_UNLIKE = 0x6A6F_696E  # how a message begins that says nothing but which sizes come next
+_SHOWN = 8  # tensors that an error describes
 
 #: torch 2.13 has renamed it and warns of the older name
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -89,15 +98,22 @@ def broadcast_coalesced(
     chunk_bytes: int = BROADCAST_CHUNK_BYTES,
     watch: Watch | None = None,
     actual: Callable[[], GroupRank] | None = None,
+    formerly: Sizes | None = None,
 ) -> None:
     """Overwrite ``tensors`` (dense, any shapes and dtypes) with those of ``source``, in chunks of ``chunk_bytes``.
 
     With ``actual`` the source is only a guess, with which the ranks need not wait: when the first chunk has come all of
     them ask for the right one, and send again if it is another.
 
+    ``formerly``: the sizes that these tensors had when they had the same on all ranks, where they have others now. Then
+    a message of those sizes comes first, which tells of it: RuntimeError on a rank that has not the sizes of ``source``
+    (between CPUs: to look at a number on an accelerator is to wait for it), before anything is overwritten.
+
     Blocks. The version counters of the tensors stay as they are, so that a graph which saved them remains usable
     (DDP-086).
     """
+    if formerly is not None and tensors and tensors[0].is_cpu:
+        _agree_on_sizes(team, tensors, source, label, watch, formerly, chunk_bytes)
     for number, chunk in enumerate(_chunks(tensors, chunk_bytes)):
         packed, parts = _lay_out(chunk)
         guessed = None
@@ -106,9 +122,63 @@ def broadcast_coalesced(
                 with torch.no_grad():
                     copy_all(parts, chunk)
             broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
+            if number == 0 and packed.is_cpu and packed[:4].view(torch.int32).item() == _UNLIKE:
+                _refuse_sizes(team, tensors, source, label, watch, packed)
             guessed, source = source, source if actual is None else actual()
         if team.rank != source:
             _overwrite([tensor.data for tensor in chunk], parts)
+
+
+def _agree_on_sizes(
+    team: Team,
+    tensors: Sequence[torch.Tensor],
+    source: GroupRank,
+    label: str,
+    watch: Watch | None,
+    formerly: Sizes,
+    chunk_bytes: int,
+) -> None:
+    """RuntimeError unless ``source`` has tensors of the sizes that are here, where a rank may have those of before."""
+    kinds: dict[torch.dtype, int] = {}
+    for dtype, nbytes in formerly:
+        kinds[dtype] = kinds.get(dtype, 0) + nbytes
+    length = sum(map(aligned, kinds.values()))  # what it would wait for, and take for its tensors
+    if not 0 < length <= chunk_bytes:
+        return  # it would wait for nothing, or for some of them
+    message = torch.zeros(length, dtype=torch.uint8, device="cpu")
+    sizes = tuple([(tensor.dtype.itemsize, tensor.numel()) for tensor in tensors])
+    first = next(_chunks(tensors, chunk_bytes), [])  # none where all are without elements now
+    next_bytes = min(len(_lay_out(first)[0]), 2**31 - 1) if first else 0
+    # the hash of integers is the same in every process
+    expected = torch.tensor([_UNLIKE, hash(sizes) % 2**31, next_bytes, 0], dtype=torch.int32, device="cpu")
+    told = message[:ALIGNMENT].view(torch.int32)
+    if team.rank == source:
+        told.copy_(expected)
+    broadcast(team, message, source, f"{label}: other sizes").wait(watch)
+    if not torch.equal(told, expected):
+        _refuse_sizes(team, tensors, source, label, watch, message)
+
+
+def _refuse_sizes(
+    team: Team,
+    tensors: Sequence[torch.Tensor],
+    source: GroupRank,
+    label: str,
+    watch: Watch | None,
+    message: torch.Tensor,
+) -> NoReturn:
+    """RuntimeError, behind what ``source`` sends next if ``message`` tells of it: that is not to wait for this rank."""
+    opening, _, next_bytes, _ = message[:ALIGNMENT].view(torch.int32).tolist()
+    if opening == _UNLIKE and next_bytes:
+        broadcast(team, torch.empty(next_bytes, dtype=torch.uint8, device="cpu"), source, label).wait(watch)
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    raise RuntimeError(
+        f"Group rank {team.rank} cannot take over the {label} of group rank {source}: the sizes of their tensors "
+        f"differ. Here they end with {shapes[-_SHOWN:]}. Usual cause: a module that replaces a buffer by one of "
+        "another size in its forward, such as a cache that grows with its input, on some ranks only, or in a join "
+        "block after some rank had run out of inputs. Give it its full size before the model is wrapped, keep it as a "
+        "plain attribute, or leave it out by _set_params_and_buffers_to_ignore_for_model."
+    )
 
 
 def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

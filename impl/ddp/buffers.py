@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..arguments import member
-from ..comm.collectives import BROADCAST_CHUNK_BYTES, broadcast_coalesced
+from ..comm.collectives import BROADCAST_CHUNK_BYTES, Sizes, broadcast_coalesced, size_of
 from ..comm.futures import calling_a_hook
 from . import kernels
 from .iteration import Iteration
@@ -81,6 +81,8 @@ class BufferSync:
         #: the user's; None means the broadcast from the source
         self.hook: _BufferCommHook | None = None
         self.look_up()
+        #: the buffers' dtypes and bytes when the ranks were last known to have equal ones
+        self._alike = list(map(size_of, self.tensors))
 
     def look_up(self) -> None:
         """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
@@ -162,8 +164,22 @@ class BufferSync:
         else:
             self._broadcast()
 
+    def former_sizes(self) -> Sizes | None:
+        """Those of the buffers that all ranks began with, if this rank has others now."""
+        return None if list(map(size_of, self.tensors)) == self._alike else self._alike
+
     def _broadcast(self) -> None:
         iteration = self._iteration
+        if not self.tensors and iteration.session is not None and iteration.session.shadowing:
+            raise RuntimeError(
+                f"Group rank {iteration.team.rank}, which has run out of inputs, has no buffers, but ranks with inputs "
+                "send some. Usual cause: a module that makes its first buffer in a forward, of which this rank has had "
+                "none. Make it before the model is wrapped, or keep it as a plain attribute."
+            )
         watch, likely = iteration.watch(), iteration.likely_source()
         actual = None if iteration.session is None else iteration.source  # else what is likely is sure
-        broadcast_coalesced(iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual)
+        # former_sizes, written out: every iteration comes here
+        formerly = None if list(map(size_of, self.tensors)) == self._alike else self._alike
+        broadcast_coalesced(
+            iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual, formerly
+        )

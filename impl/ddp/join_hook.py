@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ..comm import collectives
 from ..comm.averaging import gradient_dtype
-from ..comm.collectives import broadcast_coalesced
+from ..comm.collectives import Sizes, broadcast_coalesced, size_of
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowingHook, Joinable
 from .buffers import BufferSync
@@ -104,9 +104,13 @@ class UnevenInputs:
         self.iteration.await_futures()  # else what a buffer hook has started here may write to them afterwards
         buffers.look_up()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
+        formerly: Sizes | None = None
+        if buffers.in_forward and (former := buffers.former_sizes()) is not None:
+            formerly = [*map(size_of, state), *former]
         if buffers.in_forward:
             state += buffers.tensors
-        broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, self.iteration.watch())
+        watch = self.iteration.watch()
+        broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, watch, formerly=formerly)
         buffers.begin_anew()
         self._begin_anew()  # also for a context around this one
 

@@ -48,7 +48,8 @@ NO_WORKLOAD_DOES = (
     "test_the_slope_of_a_model_with_buffers_", "test_gradients_of_a_backward_inside_the_forward_",
     "test_a_model_that_a_rank_passes_by_", "test_a_fused_optimizer_of_a_model_that_is_laid_out_anew_",
     "test_what_comes_behind_a_failed_context_", "test_a_layer_of_two_models_that_was_frozen_",
-    "test_what_one_model_has_failed_in_",
+    "test_what_one_model_has_failed_in_", "test_buffers_of_another_size_",
+    "test_a_buffer_that_is_made_once_",
 )  # fmt: skip
 _KEPT = ("passed", "unsupported", "not run", "suite error")  # the other outcomes break a clause
 _TELLING = ("failed", "hung", "crashed")  # those: a failed check says what was seen, a crashed one what fell over

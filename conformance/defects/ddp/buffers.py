@@ -313,3 +313,15 @@ def only_the_mode_with_buckets_awaits_futures_under_no_sync() -> None:
 def no_roll_call_before_a_hook_without_gradients() -> None:
     """A forward without gradients tells nobody of itself, though a buffer hook follows it on all ranks."""
     edit("needed = recorded or self._buffer_sync.due_after_forward()", "needed = recorded")
+
+
+@defect("DDP-080")
+def sizes_of_buffers_are_not_compared() -> None:
+    """A rank whose buffers have other sizes than at first does not compare them with what it is told."""
+    edit("if not torch.equal(told, expected)", "if False")
+
+
+@defect("DDP-080")
+def a_message_of_other_sizes_is_taken_for_buffers() -> None:
+    """A rank whose buffers are as they were takes what it is told of other sizes for its buffers."""
+    edit("packed[:4].view(torch.int32).item() == _UNLIKE", "False")

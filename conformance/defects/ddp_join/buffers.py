@@ -97,3 +97,9 @@ def who_was_the_source_before_is_guessed() -> None:
 def futures_outlast_the_block() -> None:
     """What a buffer hook has started in the last iteration of a block may write to the final model's buffers."""
     edit("self.iteration.await_futures()", "pass", within="sync_final_model")
+
+
+@defect("DDP-080")
+def sizes_in_the_final_model_are_not_compared() -> None:
+    """At the end of a block buffers are taken over without a look at their sizes."""
+    edit("formerly = [*map(size_of, state), *former]", "pass")
