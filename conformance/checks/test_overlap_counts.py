@@ -11,7 +11,8 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.joinables import upper_ranks
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
-from conformance.fixtures.training import numbers, parameters, private
+from conformance.fixtures.sharding import in_groups_of_one
+from conformance.fixtures.training import ddp, numbers, parameters, private
 
 DEADLINE_S = 8.0
 READY = 4  # by then every implementation steps
@@ -161,6 +162,76 @@ def test_what_comes_between_iterations_is_not_counted(ranks):
             if how.optimizer == "counting":
                 assert groups == shown(alone.optimizer), f"rank {rank}, {how}"
         assert waited < READY
+
+
+# -- HOOK-018: counts in groups of which a rank owns nothing
+
+
+def each_by_itself(model):
+    return in_groups_of_one(model.parameters())
+
+
+def skip_what_others_own(ctx, ways, schedules):
+    """For each way and schedule: the counts that are saved on this rank, and what is held before a context, behind it
+    and an iteration later."""
+    group, told = overlapping.group_of(ctx), []
+    for how, schedule in itertools.product(ways, schedules):
+        pair = pair_of(ctx, how, group)
+        held = [seen.parameters for seen in overlapping.iterations(pair, READY)][-1:]
+        for to in range(ctx.world):
+            pair.zero.consolidate_state_dict(to)
+            if to == ctx.rank:
+                saved = [each.get("step") for each in pair.zero.state_dict()["param_groups"]]
+        with ctx.subject.Join([pair.ddp, pair.zero]):
+            for number in range(schedule[ctx.rank]):
+                iteration(pair, READY + number)
+        told.append((saved, *held, parameters(pair.model), iteration(pair, READY + 9).parameters))
+    return told
+
+
+@check("HOOK-018", "HOOK-047", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_what_is_counted_in_groups_of_which_a_rank_owns_nothing_goes_on_and_is_saved(ranks):
+    how = Overlap(optimizer="skipping", listed=each_by_itself, hook=overlapping.settled)
+    ways = [how, replace(how, interleaved=True)]
+    schedules = [tuple(2 if rank == live else 1 for rank in range(ranks.world)) for live in range(ranks.world)]
+    runs = ranks(skip_what_others_own, ways, schedules)
+    for place, (way, schedule) in enumerate(itertools.product(ways, schedules)):
+        alone, expected = Follower(way, ranks.world), []
+        everybody = range(ranks.world)
+        for number in range(READY):
+            alone.uneven(number, everybody)
+        expected.append(parameters(alone.model))
+        for number in range(max(schedule)):
+            alone.uneven(READY + number, oracle.active_ranks(schedule, number))
+        expected.append(parameters(alone.model))
+        alone.uneven(READY + 9, everybody)
+        expected.append(parameters(alone.model))
+        for rank, told in enumerate(runs):
+            saved, *held = told[place]
+            assert set(saved) == {READY}, f"rank {rank}, {way}: {saved}"
+            assert held == expected, f"rank {rank}, schedule {schedule}, {way}"
+
+
+def wrap_anew(ctx, interleaved):
+    """An optimizer that skips groups of which it owns nothing, under one model and then under another one around the
+    same parameters, all of which have one owner there: what is held after each iteration."""
+    group = overlapping.group_of(ctx)
+    how = Overlap(interleaved, optimizer="skipping", listed=each_by_itself)
+    pair = pair_of(ctx, how, group)
+    seen = overlapping.iterations(pair, READY)
+    again = ddp(ctx, pair.model, bucket_cap_mb=ONE_BUCKET_MIB, process_group=group)
+    again.register_comm_hook(group, overlapping.hook_of(ctx, again, pair.zero, interleaved))
+    pair = replace(pair, ddp=again)
+    return [each.parameters for each in (*seen, *(iteration(pair, READY + number) for number in range(2)))]
+
+
+@check("HOOK-018", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False, scenarios={"sequential": 0, "interleaved": 1})
+def test_what_is_counted_in_a_group_goes_to_owners_that_had_nothing_of_it(ranks, scenario):
+    alone, expected = Follower(Overlap(optimizer="skipping"), ranks.world), []
+    for number in range(READY + 2):
+        alone.uneven(number, range(ranks.world))
+        expected.append(parameters(alone.model))
+    assert ranks(wrap_anew, bool(scenario)) == [expected] * ranks.world
 
 
 # -- HOOK-018: each gradient reduced to its owner only

@@ -391,19 +391,18 @@ def test_group_attributes_of_a_users_own_optimizer_are_taken_over(ranks):
     assert ranks(save_shared_entries) == [[[3, 3], [3, 3]]] * ranks.world
 
 
-def save_on_each(ctx):
-    """On every rank in turn: what a consolidated state says of steps, and the gap if an ordinary optimizer goes on."""
+def save_on_each(ctx, closed):
+    """On every rank in turn: what a consolidated state says of steps, and the gap if an ordinary optimizer goes on.
+
+    ``closed``: the steps are given closures.
+    """
     parameters = some_parameters(ctx)
     once = copy.deepcopy(parameters)
     zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(parameters), Skipping)
     reference = Skipping(in_groups_of_one(once))
-    step_all([(zero, parameters), (reference, once)], range(3))
-    found = None
-    for rank in range(ctx.world):
-        zero.consolidate_state_dict(to=rank)
-        if ctx.rank == rank:
-            saved = zero.state_dict()
-            found = [group.get("step") for group in saved["param_groups"]]
+    step_all([(zero, parameters), (reference, once)], range(3), *[lambda: None] * closed)
+    saved = save_here(ctx, zero)
+    found = [group.get("step") for group in saved["param_groups"]]
     anew = copy.deepcopy(parameters)
     ordinary = Skipping(in_groups_of_one(anew))
     ordinary.load_state_dict(saved)
@@ -411,11 +410,43 @@ def save_on_each(ctx):
     return found, first_gap(anew, once)
 
 
+def save_here(ctx, zero):
+    """The state that is consolidated on this rank; all others do so in turn."""
+    for rank in range(ctx.world):
+        zero.consolidate_state_dict(to=rank)
+        if ctx.rank == rank:
+            saved = zero.state_dict()
+    return saved
+
+
 @check("ZERO-016", worlds=MANY)
 def test_what_is_counted_in_a_group_is_saved_by_ranks_that_own_nothing_of_it(ranks):
-    for rank, (steps, gap) in enumerate(ranks(save_on_each)):
-        assert set(steps) == {3}, f"rank {rank}: steps of the groups: {steps}"
-        assert gap is None, f"rank {rank}: {gap}"
+    for closed in (False, True):
+        for rank, (steps, gap) in enumerate(ranks(save_on_each, closed)):
+            assert set(steps) == {3}, f"rank {rank}: steps of the groups: {steps}"
+            assert gap is None, f"rank {rank}: {gap}"
+
+
+def save_a_copy(ctx):
+    """Why an optimizer is not copied, or what the consolidated state of the copy says of steps."""
+    parameters = some_parameters(ctx)
+    zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(parameters), Skipping)
+    step_all([(zero, parameters)], range(3))
+    steps = []
+    error = caught(lambda: steps.extend(
+        group.get("step") for group in save_here(ctx, copy.deepcopy((parameters, zero))[1])["param_groups"]
+    ))  # fmt: skip
+    return error, steps
+
+
+@check("ZERO-008", worlds=MANY, beyond=False)
+def test_a_copied_optimizer_saves_what_is_counted_in_its_groups_or_copying_is_refused(ranks):
+    for rank, (error, steps) in enumerate(ranks(save_a_copy)):
+        if error is None:
+            assert set(steps) == {3}, f"rank {rank}: steps of the groups: {steps}"
+        else:
+            assert error.is_a(TypeError), f"rank {rank}: {error}"
+            ranks.at_limit("an optimizer is not copied")
 
 
 def save_a_number(ctx):
@@ -440,11 +471,11 @@ def save_a_number(ctx):
     return first_gap(ordinary, once), first_gap(anew, once)
 
 
-def step_all(pairs, iterations):
+def step_all(pairs, iterations, *arguments):
     for iteration in iterations:
         for optimizer, targets in pairs:
             give(targets, iteration)
-            optimizer.step()
+            optimizer.step(*arguments)
 
 
 @check("ZERO-016", worlds=MANY)

@@ -15,9 +15,11 @@ from conformance.fixtures.joinables import walker
 from conformance.fixtures.observing import TINY_MIB, assert_refused, assert_told
 from conformance.fixtures.sharding import (
     OPTIMIZERS,
+    AddingUp,
     Alone,
     Reference,
     Skipping,
+    SkippingInTensors,
     Spilling,
     first_gap,
     give,
@@ -438,20 +440,31 @@ def test_two_models_each_with_a_sharded_optimizer_train_as_one_process_does_in_o
         assert told == ([], places), f"rank {rank}, schedule {EPOCHS}"
 
 
-def skip_what_others_own(ctx, schedules):
-    """After a context of each schedule: where the weights differ from those of one process."""
+def skip_what_others_own(ctx, schedules, kind, closed):
+    """After a context of each schedule: where the weights differ from those of one process.
+
+    ``closed``: each step is given a closure, which sets another rate.
+    """
     params = some_parameters(ctx)
     alone = copy.deepcopy(params)
-    zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(params), Skipping)
-    reference, gaps = Skipping(in_groups_of_one(alone)), []
+    zero = ctx.subject.ZeroRedundancyOptimizer(in_groups_of_one(params), kind)
+    reference, gaps = kind(in_groups_of_one(alone)), []
+
+    def step(optimizer, targets, iteration):
+        def closure():
+            give(targets, iteration)
+            for group in optimizer.param_groups:
+                group["lr"] = 0.5 / (1 + iteration % 2)
+
+        closure() if not closed else None
+        optimizer.step(*[closure] * closed)
+
     for part, schedule in enumerate(schedules):
         with ctx.subject.Join([zero]):
             for iteration in range(schedule[ctx.rank]):
-                give(params, 10 * part + iteration)
-                zero.step()
+                step(zero, params, 10 * part + iteration)
         for iteration in range(max(schedule)):
-            give(alone, 10 * part + iteration)
-            reference.step()
+            step(reference, alone, 10 * part + iteration)
         gaps.append(first_gap(params, alone))
     return gaps
 
@@ -461,5 +474,6 @@ def test_joined_ranks_count_on_in_groups_of_which_live_ranks_own_nothing(ranks):
     """Whoever is live, as of each group some other rank has everything."""
     world = ranks.world
     schedules = [tuple(3 if rank == live else 1 for rank in range(world)) for live in range(world)]
-    for rank, gaps in enumerate(ranks(skip_what_others_own, schedules)):
-        assert gaps == [None] * world, f"rank {rank}: {gaps}"
+    for kind, closed in ((Skipping, False), (AddingUp, False), (SkippingInTensors, True)):
+        for rank, gaps in enumerate(ranks(skip_what_others_own, schedules, kind, closed)):
+            assert gaps == [None] * world, f"rank {rank}, {kind.__name__}, {closed=}: {gaps}"

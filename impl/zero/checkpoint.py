@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,9 +61,18 @@ def _nothing() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def handed_over(team: Team, mine: States, owners: Sequence[int], device: torch.device) -> States:
-    """The states of what this rank owns from now on, by index. Each state goes from its holder to its owner only."""
-    leaving: list[States] = [{} for _ in team.members]
+def handed_over(
+    team: Team,
+    mine: States,
+    owners: Sequence[int],
+    device: torch.device,
+    for_all: Mapping[int, Any] = MappingProxyType({}),
+) -> States:
+    """The states of what this rank owns from now on, by index. Each state goes from its holder to its owner only.
+
+    ``for_all``: what each rank tells all others beside them.
+    """
+    leaving: list[States] = [snapshot(dict(for_all)) for _ in team.members]
     for index, state in mine.items():
         leaving[owners[index]][index] = state if owners[index] == team.rank else snapshot(state)
     held: States = {}

@@ -25,8 +25,9 @@ from ..comm.ranks import Team
 from .groups import Group
 from .memory import PLAIN
 
-#: By the parameter's global index: its values and its state. Tensors in containers travel as bytes, all else pickled.
-Content = dict[int, tuple[torch.Tensor, Any]]
+#: By the parameter's global index: its values and its state. Below 0: None, and the counts of a group.
+#: Tensors in containers travel as bytes, all else pickled.
+Content = dict[int, tuple[Any, Any]]
 
 _KEPT = 2  # steps
 _LENGTH_BYTES = 8

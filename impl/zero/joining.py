@@ -188,10 +188,11 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        ours = GroupSettings(settings, self._shard.sent, {}, [], [])  # which change their groups in no overlapped step
-        received, _, _ = self._channel.exchange(ours, [], session.source, {}, session.watch)
+        counted = self._shard.counts_for_joined()
+        told = GroupSettings(settings, self._shard.sent, {}, [], counted)  # whose parameters stay where they are
+        received, _, _ = self._channel.exchange(told, [], session.source, {}, session.watch)
         if session.shadowing:
-            self._shard.take_settings(received.settings, received.sent)
+            self._shard.take_settings(received.settings, received.sent, received.counted)
 
     def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
         """Bring the source's gradients that no backward has renewed to ranks that have joined, whose own are older."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from ..comm.collectives import broadcast_object
+from ..comm.collectives import all_gather_object, broadcast_object
 from ..comm.optimizer_states import by_place
 from ..comm.ranks import GroupRank, Team
-from .copies import Copies
-from .groups import portable, settings_of
+from .copies import Content, Copies
+from .groups import Group, portable, settings_of
 from .publisher import Publisher
 from .shard import Shard
 
@@ -58,12 +58,25 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        portably = portable(by_place(known, shard.parameters())), shard.sent
-        settings, sent = broadcast_object(team, portably, source, shard.device, "mirror: settings")
-        shard.restore(team, copies.content(step, lost), settings, copies.counted_after(step))
+        portably = portable(by_place(known, shard.parameters())), shard.sent, shard.counts_for_joined()
+        settings, sent, written = broadcast_object(team, portably, source, shard.device, "mirror: settings")
+        content = copies.content(step, lost)
+        self._add_counts(team, content, settings, written)
+        shard.restore(team, content, settings, copies.counted_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()
         self._begin(step)
+
+    def _add_counts(
+        self, team: Team, content: Content, settings: list[Group], written: Sequence[Collection[str]]
+    ) -> None:
+        """Take what local optimizers have counted in groups out of the content, and add to the source's settings what
+        the source has not ``written`` there."""
+        counts = {~place: content.pop(place)[1] for place in [index for index in content if index < 0]}
+        for told in all_gather_object(team, counts, self._shard.device, "mirror: counts in groups"):
+            for place, counted in told.items():
+                own = written[place] if place < len(written) else ()
+                settings[place].update({key: value for key, value in counted.items() if key not in own})
 
     def all_restored(self) -> None:
         """All ranks of the new team have gone back: the copies of before are not needed any more."""

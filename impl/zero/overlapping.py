@@ -14,7 +14,7 @@ import torch
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
-from .groups import copy_settings
+from .groups import changed_in, copy_settings, noted
 from .joining import Joining, Kept
 from .partition import ShardPlan
 from .shard import Shard, is_of_torch, step_of
@@ -94,6 +94,7 @@ class PartialSteps:
         in_parts = is_of_torch(optim)
         seen = parameters if in_parts else self._owned
         kept: list[torch.Tensor | None] = [parameter.grad for parameter in seen]
+        begun = [] if in_parts else noted(optim.param_groups)
         try:
             for parameter in seen:
                 parameter.grad = None
@@ -104,6 +105,8 @@ class PartialSteps:
         finally:
             for parameter, before in zip(seen, kept, strict=True):
                 parameter.grad = before
+            if not in_parts:  # torch's own write nothing there
+                self._shard.counts_in = changed_in(begun, optim.param_groups)
 
     @contextmanager
     def _shown(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:

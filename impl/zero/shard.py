@@ -30,7 +30,7 @@ from . import checkpoint
 from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import Group, changed_in, copy_settings, settings_of, take_settings
+from .groups import Group, Noted, changed_in, copy_settings, noted, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 from .weak import whole
@@ -158,15 +158,14 @@ class Shard:
             self.copies.begin(settings_of(self.exposed.param_groups))
         self.look_at_changes()
         self.look_at_trainability()
-        given = {} if closure is None else {"closure": self._heard(closure)}
-        before = [dict(group) for group in self.optim.param_groups]
+        before = noted(self.optim.param_groups)
+        given = {} if closure is None else {"closure": self._heard(closure, before)}
         try:
             # of two with one memory the first is stepped to the end before the second; a closure may change settings
             with nullcontext() if given or self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
-            if not given:  # else the closure may have written, too
-                self.counts_in = changed_in(before, self.optim.param_groups)
+            self.counts_in = changed_in(before, self.optim.param_groups)
             copy_settings(self.optim.param_groups, self.exposed.param_groups)
             self.exposed.state = self.optim.state
         if closure is not None:
@@ -174,17 +173,23 @@ class Shard:
         self.steps_since_consolidation += 1
         return loss
 
-    def _heard(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """``closure``; settings that it changes hold for the rest of the step already."""
+    def _heard(self, closure: Callable[..., Any], begun: Sequence[Noted]) -> Callable[..., Any]:
+        """``closure``; settings that it changes hold for the rest of the step already.
+
+        They come into ``begun``, too: what differs from that in the end, the local optimizer has written.
+        """
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             before = [dict(group) for group in self.exposed.param_groups]
             try:
                 return closure(*args, **kwargs)
             finally:
-                for was, shown, local in zip(before, self.exposed.param_groups, self.optim.param_groups, strict=False):
+                for was, shown, local, first in zip(
+                    before, self.exposed.param_groups, self.optim.param_groups, begun, strict=False
+                ):
                     changed = {key: value for key, value in shown.items() if value is not was.get(key, was)}
                     local.update({**changed, "params": local["params"]})
+                    first.update(noted([changed])[0])
                     for key in was.keys() - shown.keys():
                         local.pop(key, None)
 
@@ -263,8 +268,8 @@ class Shard:
     ) -> None:
         """On a joined rank: take over what live ranks have changed.
 
-        ``counted``: by group, what the source's local optimizer has written. What ours writes there and that one does
-        not, as it owns nothing of the group, goes on as it is here.
+        ``counted``: the source's ``counts_for_joined``. What our local optimizer writes in a group and that one does
+        not, as it owns nothing of it, goes on as it is here.
         """
         taken = found_here(settings, self.parameters())
         for group, own, ours, theirs in zip(
@@ -279,18 +284,35 @@ class Shard:
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``, and what is counted in groups of which it owns nothing."""
         self.consolidated = None  # frees the last one before the next is gathered
-        mine, groups = self.states(), self.exposed.param_groups
-        counts = {
-            ~place: {key: group[key] for key in counted & group.keys()}  # parameters are numbered from 0 upwards
-            for place, (group, counted) in enumerate(zip(groups, self.counts_in, strict=False)) if counted
-        }  # fmt: skip
+        mine, counts = self.states(), self._counts_by_group()
         gathered = checkpoint.gather_states(self.team, mine | counts, to, self.device)
         if gathered is not None:
-            for place, group in enumerate(groups):
-                told = gathered.pop(~place, {})
-                group.update({} if ~place in counts else told)
+            self._take_out_counts(gathered, self.exposed.param_groups)
         self.consolidated = gathered
         self.steps_since_consolidation = 0
+
+    def _counts_by_group(self) -> checkpoint.States:
+        """What the local optimizer has written in groups of which this rank owns something.
+
+        By their places from -1 downwards: parameters are numbered from 0 upwards.
+        """
+        by_group = zip(self.exposed.param_groups, self.optim.param_groups, self.counts_in, strict=False)
+        return {
+            ~place: {key: group[key] for key in counted & group.keys()}
+            for place, (group, own, counted) in enumerate(by_group) if own["params"] and counted
+        }  # fmt: skip
+
+    def _take_out_counts(self, told: checkpoint.States, groups: Sequence[Group]) -> None:
+        """Let groups of which this rank owns nothing have what their owners have counted; states are what is left."""
+        for place, (group, own) in enumerate(zip(groups, self.optim.param_groups, strict=True)):
+            counted = told.pop(~place, {})
+            group.update({} if own["params"] else counted)
+
+    def counts_for_joined(self) -> list[list[str]]:
+        """By group the settings in which joined ranks follow this one: all where it owns something of the group, else
+        what its local optimizer has written in the last step."""
+        by_group = zip(self.optim.param_groups, self.counts_in, strict=False)
+        return [sorted(own.keys() - {"params"} if own["params"] else counted) for own, counted in by_group]
 
     def states(self) -> checkpoint.States:
         """The states that this rank holds, by global index, after what the program has changed.
@@ -361,15 +383,16 @@ class Shard:
     def move_to(self, team: Team, plan: ShardPlan) -> None:
         """Share the state over a group from now on, with these owners; call it on every rank of that group.
 
-        Each state goes from its old owner to its new one. Those that only ranks outside the new group held are lost,
-        with a warning on the new owner.
+        Each state goes from its old owner to its new one, and what is counted in groups to all. States that only ranks
+        outside the new group held are lost, with a warning on the new owner.
         """
-        mine = self.states()
-        held = checkpoint.handed_over(team, mine, plan.owners, self.device)
+        mine, counts, settings = self.states(), self._counts_by_group(), settings_of(self.exposed.param_groups)
+        held = checkpoint.handed_over(team, mine, plan.owners, self.device, counts)
+        self._take_out_counts(held, settings)
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
-        self._go_on_with(team, plan, held, settings_of(self.exposed.param_groups), self._counted())
+        self._go_on_with(team, plan, held, settings, self._counted())
 
     def _counted(self) -> Counters:
         """What the local optimizer keeps beside groups and per-parameter state."""
@@ -406,6 +429,7 @@ class Shard:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
         self._go_on_with(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counted())
+        self.counts_in = list(other.counts_in)
 
     # --- copies of the shard on another rank
 
@@ -419,6 +443,7 @@ class Shard:
         states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
+        content |= {place: (None, counts) for place, counts in self._counts_by_group().items()}
         copies.exchange(content, self._counted(), step, self.device, watch)
 
     def restore(self, team: Team, kept: Content, settings: Sequence[Group], counted: Counters) -> None:

@@ -163,7 +163,7 @@ def complex_numbers_begin_anew_with_another_owner() -> None:
 @defect("HOOK-018")
 def states_that_were_put_away_come_back_where_owners_move() -> None:
     """Where owners move, they hand over the states of before the program put another in their place."""
-    edit("mine = self.states()", "self.exposed.state = self.optim.state; mine = self.states()", within="move_to")
+    edit("mine, counts,", "self.exposed.state = self.optim.state; mine, counts,", within="move_to")
 
 
 @defect("JOIN-057", worlds=(4,))

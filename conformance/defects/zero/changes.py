@@ -117,7 +117,65 @@ def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
 @defect("ZERO-016")
 def counts_in_groups_of_others_are_not_saved() -> None:
     """What owners have counted in a group is not told to a target that owns nothing of it."""
-    edit("group.update({} if ~place in counts else told)", "pass", within="Shard.consolidate")
+    edit('group.update({} if own["params"] else counted)', "pass")
+
+
+@defect("ZERO-016", worlds=(3,))
+def counts_of_who_owns_nothing_hide_those_of_owners() -> None:
+    """What is written in a group is also saved of ranks that own nothing of it, and may have written less."""
+    edit(' if own["params"] and counted', " if counted")
+
+
+@defect("HOOK-018", "HOOK-047")
+def overlapped_steps_count_in_no_group() -> None:
+    """What an optimizer writes in its groups in an overlapped step is not known for its own."""
+    edit("self._shard.counts_in = changed_in(begun, optim.param_groups)", "pass")
+
+
+@defect("HOOK-018", "HOOK-047")
+def joined_ranks_of_an_overlapped_step_take_the_counts_of_a_rank_that_owns_nothing() -> None:
+    """In an overlapped step a joined rank takes over from the source also what its own optimizer counts."""
+    edit("received.sent, received.counted)", "received.sent)", within="share_settings")
+
+
+@defect("ZERO-016", "ZERO-022")
+def what_is_counted_beside_a_closure_is_not_known() -> None:
+    """After steps with closures nobody knows what the optimizer has written in its groups."""
+    edit(
+        "self.counts_in = changed_in(before, self.optim.param_groups)",
+        "self.counts_in = [] if given else changed_in(before, self.optim.param_groups)", within="Shard.step",
+    )  # fmt: skip
+
+
+@defect("HOOK-018")
+def counts_in_groups_stay_where_owners_move() -> None:
+    """A new owner that had nothing of a group is not told what has been counted there."""
+    edit("self.device, counts)\n", "self.device)\n", within="Shard.move_to")
+
+
+@defect("JOIN-057", worlds=(3,))
+def survivors_have_the_counts_of_one_of_them() -> None:
+    """Who goes on without a rank has the counts in groups that the source of the settings has."""
+    edit("    self._add_counts(team, content, settings, written)\n",
+         "    content = {index: each for index, each in content.items() if index >= 0}\n")  # fmt: skip
+
+
+@defect("ZERO-022")
+def equal_numbers_are_written_anew() -> None:
+    """A number that an optimizer has written in a group where it was before counts as another one."""
+    edit("if isinstance(value, Number):", "if value is None:", within="_is_still")
+
+
+@defect("ZERO-022")
+def counts_in_tensors_are_not_known() -> None:
+    """What an optimizer counts in a tensor, in place, is not taken for its own."""
+    edit("value is former and _changes_in(value) == changes", "value is former")
+
+
+@defect("ZERO-008")
+def copies_know_of_no_counts() -> None:
+    """A copy does not know what the local optimizer has written in its groups, until it is stepped."""
+    edit("    self.counts_in = list(other.counts_in)\n", "", within="Shard.become")
 
 
 @defect("ZERO-022")

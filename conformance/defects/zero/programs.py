@@ -95,7 +95,7 @@ def what_has_no_gradient_is_not_sent() -> None:
 @defect("ZERO-011")
 def rates_of_closures_come_too_late() -> None:
     """A rate that a closure sets does not reach the local optimizer, and is taken back after the step."""
-    edit("self._heard(closure)", "closure")
+    edit("self._heard(closure, before)", "closure")
 
 
 @defect("ZERO-011")
