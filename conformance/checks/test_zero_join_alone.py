@@ -278,6 +278,43 @@ def let_most_change_groups(groups):
     first[:], second[:] = second[1:], [*first, second[0]]
 
 
+def save_behind_a_change(ctx, schedule, change, last):
+    """Who is left changes the groups behind its last step and consolidates: its error, and whether on rank ``last``
+    each parameter has a momentum of its own."""
+    params = some_parameters(ctx, 8)
+    ordinary = Reference(params, "SGD with momentum and decay", in_two_groups)
+    zero = sharded(ctx, in_two_groups(params), "SGD with momentum and decay")
+
+    def train(optimizer, targets, iterations):
+        for iteration in range(iterations):
+            give(targets, iteration)
+            optimizer.step()
+        if iterations == max(schedule):
+            change(optimizer.param_groups)
+
+    error = None
+    with ctx.subject.Join([zero]):
+        train(zero, params, schedule[ctx.rank])
+        if schedule[ctx.rank] == max(schedule):
+            error = caught(zero.consolidate_state_dict, last)
+    train(ordinary.optimizer, ordinary.parameters, max(schedule))
+    if error is not None or ctx.rank != last:
+        return error, None
+    states = [each.state_dict()["state"] for each in (zero, ordinary.optimizer)]
+    momenta = [[each["momentum_buffer"] for _, each in sorted(state.items())] for state in states]
+    return None, first_gap(*momenta) or (None if len(momenta[0]) == len(momenta[1]) else "some states are lost")
+
+
+@check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
+def test_what_live_ranks_save_behind_a_change_of_groups_is_in_their_order_on_joined_ranks_too(ranks):
+    for change in (turn_around, let_most_change_groups):
+        told = ranks(save_behind_a_change, scenario.one_long(ranks.world, 0, 1), change, 0)
+        if told[0][0] is not None:
+            assert_refused([told[0][0]], RuntimeError)
+            ranks.at_limit("the state cannot be consolidated while ranks have joined")
+        assert told[0][1] is None, f"{change.__name__}: {told[0][1]}"
+
+
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_joined_ranks_step_parameters_in_the_groups_to_which_live_ones_have_moved_them(ranks):
     for change in (turn_around, let_most_change_groups):

@@ -222,6 +222,73 @@ def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
         assert ranks(train_with_closure_and_keyword, schedule) == [(True, None)] * ranks.world, f"schedule {schedule}"
 
 
+# -- what a step of the user's optimizer is given
+
+
+class Measured(torch.optim.SGD):
+    """Goes the further the greater the loss is, which its closure says; without one as far as it always does."""
+
+    def step(self, closure=None):
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = parameter.grad * (1 if loss is None else float(loss))
+        super().step()
+        return loss
+
+
+class Asked(Measured):
+    """The same with a closure that has to be there."""
+
+    def step(self, closure):
+        return super().step(closure)
+
+
+class Favouring(torch.optim.SGD):
+    """Goes twice as far with the parameters that a step names."""
+
+    @torch.no_grad()
+    def step(self, closure=None, *, favoured=()):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"] * (1 + any(parameter is each for each in favoured)))
+
+
+def step_on_what_is_given(ctx, schedule):
+    """By class and kind of loss, the gap at the end of a context; in every second step none is given."""
+    told = {}
+    for kind, number in itertools.product((Measured, Asked, Favouring), (float, torch.tensor)):
+        params = some_parameters(ctx)
+        alone = copy.deepcopy(params)
+        zero, reference = ctx.subject.ZeroRedundancyOptimizer(params, kind, lr=0.25), kind(alone, lr=0.25)
+
+        def step(optimizer, targets, iteration, kind=kind, number=number):
+            def closure():
+                give(targets, iteration)
+                return number(2.0 + iteration)
+
+            give(targets, iteration)
+            if kind is Favouring:
+                optimizer.step(favoured=targets[iteration % 2 :: 2])
+            else:
+                optimizer.step(*[closure] * (kind is Asked or iteration % 2))
+
+        with ctx.subject.Join([zero]):
+            for iteration in range(schedule[ctx.rank]):
+                step(zero, params, iteration)
+        for iteration in range(max(schedule)):
+            step(reference, alone, iteration)
+        told[kind.__name__, number.__name__] = first_gap(params, alone)
+    return {name: gap for name, gap in told.items() if gap}
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
+def test_joined_ranks_step_with_the_loss_and_the_parameters_that_live_ones_are_given(ranks):
+    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0, 1)):
+        for rank, gaps in enumerate(ranks(step_on_what_is_given, schedule)):
+            assert gaps == {}, f"rank {rank}, schedule {schedule}: {gaps}"
+
+
 def step_first(ctx, schedule, listed, since=0):
     """A loop that begins, since this iteration, with the step of the gradients before; the gap at the end."""
     model = models.Sum(3).to(ctx.device)

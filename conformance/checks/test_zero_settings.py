@@ -196,9 +196,16 @@ def give_more_factors(group, _parameters, iteration):
     group["factors"] = 0.5 if iteration == 2 else factors
 
 
+def give_finer_factors(group, _parameters, iteration):
+    """A whole number to begin with, later halves."""
+    group["factors"] = torch.tensor([0.5 * iteration] if iteration else [1])
+
+
 @check("ZERO-020", worlds=MANY, deadline_s=10)
-def test_settings_in_tensors_may_be_of_other_shapes_in_each_step(ranks):
-    assert ranks(step_with_changes, ends(ranks.world), Weighing, {}, give_more_factors) == [[None] * 2] * ranks.world
+def test_settings_in_tensors_may_be_of_other_shapes_and_dtypes_in_each_step(ranks):
+    for change in (give_more_factors, give_finer_factors):
+        gaps = ranks(step_with_changes, ends(ranks.world), Weighing, {}, change)
+        assert gaps == [[None] * 2] * ranks.world, change.__name__
 
 
 class Favouring(torch.optim.SGD):

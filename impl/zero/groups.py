@@ -70,11 +70,15 @@ def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
         _drop_others(source, target)
         for key, value in source.items():
             held = target.get(key)
-            if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and held.shape == value.shape:
+            if isinstance(value, torch.Tensor) and isinstance(held, torch.Tensor) and _alike(held, value):
                 with torch.no_grad():
                     held.copy_(value)
             else:
                 target[key] = _kept(value)  # later changes in place are not to reach the source
+
+
+def _alike(held: torch.Tensor, value: torch.Tensor) -> bool:
+    return held.shape == value.shape and held.dtype == value.dtype
 
 
 def _drop_others(source: Group, target: Group) -> None:

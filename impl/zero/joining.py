@@ -12,23 +12,25 @@ The settings go out only while somebody has joined; otherwise a step sends what 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Number
 from typing import Any
 
 import torch
 
-from ..comm.collectives import broadcast, broadcast_object
+from ..comm.collectives import broadcast_object
 from ..comm.losses import text_of
-from ..comm.optimizer_states import by_place
+from ..comm.optimizer_states import by_place, found_here
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowedSession, Joinable
 from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
 from .groups import settings_of
 from .publisher import Publisher, forms_of
-from .shard import Shard, needs_closure
+from .shard import Shard, is_of_torch
 from .weak import whole
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
@@ -75,6 +77,7 @@ class Joining:
         """A step on a live rank, which has begun with the hooks before it."""
         zero = self._zero
         settings = settings_of(self._shard.exposed.param_groups)
+        heard: tuple[Any, ...] = ()  # what the closure has returned
         if closure is None:
             session.announce(zero, STEP)
             with self._noting_failure(shadowed=True):
@@ -85,10 +88,13 @@ class Joining:
                 closure, lambda moved: self._all_live(session, moved), session.watch
             )
 
+            heard = (None,)
+
             def evaluate(*args: Any, **kwargs: Any) -> Any:
-                nonlocal settings
+                nonlocal settings, heard
                 value = sent(*args, **kwargs)
                 settings = settings_of(self._shard.exposed.param_groups)  # the closure may have changed them
+                heard = (value,)
                 return value
 
             with self._noting_failure(shadowed=False):
@@ -98,9 +104,13 @@ class Joining:
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
         if absent:
-            settings = by_place(settings, self._shard.parameters())
-            counted = list(map(sorted, self._shard.counts_in))
-            told = GroupSettings(settings, self._shard.sent, arguments, self._members(), counted)
+            parameters = self._shard.parameters()
+            settings = by_place(settings, parameters)
+            (given,) = by_place([arguments], parameters)
+            counted = self._shard.counts_for_joined()
+            # those of torch step alike with a closure and without one
+            known = () if is_of_torch(self._shard.optim) else tuple(map(_loss_to_tell, heard))
+            told = GroupSettings(settings, self._shard.sent, given, self._members(), counted, known)
             self._pass_on(told, absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
@@ -155,9 +165,10 @@ class Joining:
         # also where they are the last ones: the local optimizer may have changed its own since
         self._shard.take_settings(received.settings, received.sent, received.counted)
         # what the closure would do has been done: the gradients are those that it has left on the source
-        closure = _nothing if needs_closure(self._shard.optim) else None
+        closure = functools.partial(_loss_here, received.loss, self._shard.device) if received.loss else None
+        (arguments,) = found_here([received.arguments], self._shard.parameters())
         with shown_gradients(gradients):
-            self._shard.step(closure, **received.arguments)
+            self._shard.step(closure, **arguments)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
 
@@ -168,11 +179,16 @@ class Joining:
             # second time since then calls the roll, whoever leads the context.
             session.begin(self._zero)
             session.begin(self._zero, CONSOLIDATE)
-        target = to
-        if self._absent_ranks(session):
-            message = torch.tensor([-1 if to is None else to], dtype=torch.int64, device=self._shard.device)
-            label = "zero: target of the consolidation"
-            target = int(broadcast(self._shard.team, message, session.source, label).wait(session.watch).item())
+        target, absent = to, self._absent_ranks(session)
+        if to is not None:
+            with self._noting_failure(shadowed=True):
+                self._look_at_forms(session, absent)
+        if absent:
+            told = None if to is None else (to, self._members())
+            team, label = self._shard.team, "zero: target of the consolidation"
+            target, members = broadcast_object(team, told, session.source, self._shard.device, label, session.watch)
+            if session.shadowing:
+                self._arrange(members)
         if target is None:
             raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
         self._shard.consolidate(GroupRank(target))
@@ -232,9 +248,17 @@ class Joining:
         return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
 
 
-def _nothing() -> torch.Tensor:
-    """The loss of a rank without inputs."""
-    return torch.zeros((), dtype=torch.float32, device="cpu")
+def _loss_to_tell(value: Any) -> Any:
+    """What a closure returned, as far as it can travel: a tensor without its graph, a number; else nothing."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    return value if isinstance(value, Number) else None
+
+
+def _loss_here(told: tuple[Any], device: torch.device) -> Any:
+    """What the source's closure returned, on a rank without inputs."""
+    (value,) = told
+    return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
 
 
 @contextmanager

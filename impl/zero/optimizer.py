@@ -54,13 +54,14 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             ``hook_with_zero_step`` or ``hook_with_zero_step_interleaved``. Views are not used in this mode.
         **defaults: passed to ``optimizer_class``.
 
-    Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients and the
-    settings of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own ``.grad`` and
-    ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks before and after a
-    step are called on it, too. What the program itself changes between two steps of a block (``p.clamp_()``, entries of
-    ``state``) does not reach it, with or without overlap: make such changes before the block or after it. Nor does what
-    follows the last step: its settings are then those of that step, and a scheduler that was stepped in the block has
-    counted fewer steps than elsewhere. Before the next block give all ranks the same settings.
+    Inside a join context a rank that has run out of inputs goes on stepping its shard, with the gradients, the
+    settings and the loss of a live rank, so that uneven inputs give what one process would (ZERO-020 … 022). Its own
+    ``.grad`` and ``requires_grad`` stay as they were; its settings (``lr`` …) follow the live ranks', and hooks before
+    and after a step are called on it, too. What the program itself changes between two steps of a block
+    (``p.clamp_()``, entries of ``state``) does not reach it, with or without overlap: make such changes before the
+    block or after it. Nor does what follows the last step: its settings are then those of that step, and a scheduler
+    that was stepped in the block has counted fewer steps than elsewhere. Before the next block give all ranks the same
+    settings.
 
     A parameter that has never required a gradient, nor had one in a step, is not sent by an optimizer of torch's own,
     which does not move it; one that is frozen later still is. Parameters that have memory in common (views of one

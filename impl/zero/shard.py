@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -477,12 +476,6 @@ def is_of_torch(optim: torch.optim.Optimizer) -> bool:
     """Whether it is one of torch's own, and of no class made from one: all that it keeps belongs to a parameter, and
     nothing moves before its closure has been evaluated."""
     return type(optim).__module__.startswith(f"{torch.optim.__name__}.")
-
-
-def needs_closure(optim: torch.optim.Optimizer) -> bool:
-    """Whether it cannot step without one."""
-    closure = inspect.signature(optim.step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty
 
 
 def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:

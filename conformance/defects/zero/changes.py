@@ -82,9 +82,9 @@ def idle_rank_shows_old_settings() -> None:
 def joined_rank_without_a_shard_does_not_step() -> None:
     """A rank that has run out of inputs and owns nothing has nothing to step, and does not count."""
     edit(
-        "        self._shard.step(closure, **received.arguments)\n",
+        "        self._shard.step(closure, **arguments)\n",
         "        if self._shard.owned_by(self._shard.team.rank):\n"
-        "            self._shard.step(closure, **received.arguments)\n",
+        "            self._shard.step(closure, **arguments)\n",
         within="shadow_step",
     )
 
@@ -361,8 +361,32 @@ def what_is_moved_before_a_closure_stays_with_its_owner() -> None:
 
 @defect("ZERO-022")
 def joined_ranks_step_without_a_closure() -> None:
-    """An optimizer that cannot step without a closure fails on joined ranks."""
-    edit("closure = _nothing if needs_closure(self._shard.optim) else None", "closure = None")
+    """An optimizer that cannot step without a closure fails on joined ranks, another one steps otherwise."""
+    edit("functools.partial(_loss_here, received.loss, self._shard.device) if received.loss else None", "None")
+
+
+@defect("ZERO-022")
+def joined_ranks_are_not_told_the_loss() -> None:
+    """The closure that an optimizer is given on joined ranks says that there is no loss."""
+    edit("functools.partial(_loss_here, received.loss, self._shard.device)", "(lambda: 0.0)")
+
+
+@defect("ZERO-022")
+def losses_are_told_that_no_optimizer_was_given() -> None:
+    """A joined rank gives its optimizer a closure also where live ranks give none."""
+    edit("heard: tuple[Any, ...] = ()", "heard: tuple[Any, ...] = (1.5,)", within="Joining.step")
+
+
+@defect("ZERO-022")
+def parameters_in_keywords_travel_as_copies() -> None:
+    """The parameters that a step's keywords name are others on ranks that have joined."""
+    edit("(given,) = by_place([arguments], parameters)", "given = arguments")
+
+
+@defect("ZERO-020")
+def settings_in_tensors_are_cast_on_joined_ranks() -> None:
+    """A setting in a tensor of another dtype than the one that a joined rank holds is cast to that."""
+    edit("held.shape == value.shape and held.dtype == value.dtype", "held.shape == value.shape")
 
 
 @defect("ZERO-022")
@@ -398,7 +422,7 @@ def parameters_of_every_class_are_stepped_at_once() -> None:
 @defect("ZERO-020")
 def parameters_in_settings_travel_as_copies() -> None:
     """Joined ranks get copies of the parameters that the settings of live ranks name."""
-    edit("settings = by_place(settings, self._shard.parameters())", "pass", within="Joining.step")
+    edit("settings = by_place(settings, parameters)", "pass", within="Joining.step")
 
 
 @defect("ZERO-012")

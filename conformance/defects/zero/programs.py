@@ -338,7 +338,7 @@ def objects_in_states_are_not_copied() -> None:
 @defect("ZERO-020")
 def settings_of_another_shape_are_filled_in() -> None:
     """A setting in a tensor is copied into that which a joined rank has, whatever its shape."""
-    edit(" and held.shape == value.shape:", ":")
+    edit("held.shape == value.shape and held.dtype", "held.dtype")
 
 
 @defect("ZERO-014")
@@ -366,7 +366,7 @@ def local_step_counts_only() -> None:
 @defect("ZERO-020")
 def numbers_are_settings_in_tensors() -> None:
     """A joined rank takes a setting that it holds for a tensor wherever the live ranks' is one."""
-    edit("isinstance(held, torch.Tensor) and held.shape", "held is not None and held.shape")
+    edit("isinstance(held, torch.Tensor) and _alike", "held is not None and _alike")
 
 
 @defect("ZERO-008")
