@@ -109,6 +109,31 @@ def test_both_hooks_leave_the_same_numbers_whatever_the_buckets(ranks):
             assert sequential[0][0].parameters != sequential[-1][0].parameters
 
 
+def turn_around_first(ctx, how):
+    """Before the first iteration the parameters change their order in the group: what each one leaves, and the states
+    of parameters that are saved on the last rank."""
+    pair = pair_of(ctx, how)
+    pair.zero.param_groups[0]["params"].reverse()
+    seen = overlapping.iterations(pair, READY)
+    pair.zero.consolidate_state_dict(ctx.world - 1)
+    saved = pair.zero.state_dict()["state"] if ctx.rank == ctx.world - 1 else {}
+    last = iteration(pair, READY)
+    return [each.parameters for each in (*seen, last)], sorted(key for key in saved if isinstance(key, int))
+
+
+@check("HOOK-018", "ZERO-032", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_parameters_that_change_their_order_before_the_first_iteration_have_their_states_saved(ranks):
+    for how in BOTH:
+        alone, expected = Follower(how, ranks.world), []
+        for number in range(READY + 1):
+            alone.uneven(number, range(ranks.world))
+            expected.append(parameters(alone.model))
+        runs = ranks(turn_around_first, how)
+        for rank, (seen, _) in enumerate(runs):
+            assert seen == expected, f"rank {rank}, {how}"
+        assert runs[-1][1] == list(range(len(expected[0]))), f"{how}: states of {runs[-1][1]}"
+
+
 # -- HOOK-046: what comes between iterations
 
 

@@ -6,6 +6,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from conformance.api.checking import MANY, check
 from conformance.fixtures.joinables import upper_ranks
@@ -179,13 +180,17 @@ def put_one_at_the_end(members):
     members.append(members.pop(1))
 
 
+def append_one(members):
+    members.append(nn.Parameter(torch.ones_like(members[0])))
+
+
 MOVES = (reverse, put_one_at_the_end)
 
 
 def change_places_behind_it(ctx):
     """By move: where a state that was consolidated before the parameters changed places differs from the ordinary."""
     told = []
-    for move in MOVES:
+    for move in (*MOVES, append_one):
         _, zero, reference = trained(ctx, "Adam", list)
         zero.consolidate_state_dict(to=ctx.world - 1)
         for optimizer in (zero, reference.optimizer):
@@ -202,7 +207,7 @@ def change_places_behind_it(ctx):
 
 @check("ZERO-016")
 def test_a_consolidated_state_follows_parameters_that_change_their_places_afterwards(ranks):
-    assert ranks(change_places_behind_it)[-1] == [None] * len(MOVES)
+    assert ranks(change_places_behind_it)[-1] == [None] * (len(MOVES) + 1)
 
 
 def load_behind_a_change_of_places(ctx):

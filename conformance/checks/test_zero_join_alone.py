@@ -1,6 +1,7 @@
 """What joined ranks must hear of a sharded optimizer alone in its context: closures, thawed parameters, states."""
 
 import copy
+import math
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from conformance.api import schedules as scenario
 from conformance.api.checking import MANY, check
 from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.sharding import (
+    Asking,
     Looking,
     Reference,
     Twice,
@@ -193,6 +195,37 @@ def test_a_state_that_a_live_rank_loads_is_refused_or_stepped_from_on_joined_ran
     for last, error, told in with_one_long(ranks, load_later):
         gaps = [found[error is None] for _, found in told]
         assert gaps == [None] * ranks.world, f"rank {last} has the longest run, {error}"
+
+
+def rearrange_before_a_closure(ctx, schedule, kind):
+    """All of a context's steps have closures; while all have inputs a parameter is added to a group, and before the
+    last step but one they change their order. The gap at the end, but for the first one, which holds what is no number.
+    """
+    params, copies = some_parameters(ctx, 6), some_parameters(ctx, 6)
+    for targets in (params, copies):
+        targets[0].data[0] = math.nan
+
+    def train(optimizer, targets, iterations):
+        listed = optimizer.param_groups[0]["params"]
+        for iteration in range(iterations):
+            if iteration == 1:
+                listed.append(targets[5])
+            if iteration == max(schedule) - 2:
+                listed.reverse()
+            optimizer.step(lambda iteration=iteration: give(targets, iteration))
+
+    zero = ctx.subject.ZeroRedundancyOptimizer(params[:5], kind, lr=0.25)
+    with ctx.subject.Join([zero]):
+        train(zero, params, schedule[ctx.rank])
+    train(kind(copies[:5], lr=0.25), copies, max(schedule))
+    return first_gap(params[1:], copies[1:])
+
+
+@check("ZERO-022", worlds=MANY, deadline_s=8, beyond=False)
+def test_what_changes_in_groups_before_a_step_with_a_closure_is_seen_in_a_context(ranks):
+    schedule = scenario.one_long(ranks.world, 0, 2)
+    for rank, gap in enumerate(ranks(rearrange_before_a_closure, schedule, Asking)):
+        assert gap is None, f"rank {rank}, schedule {schedule}: {gap}"
 
 
 def cast(params, _):

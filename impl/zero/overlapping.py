@@ -17,7 +17,7 @@ from .at_once import small_ones_at_once
 from .groups import changed_in, copy_settings, noted
 from .joining import Joining, Kept
 from .partition import ShardPlan
-from .shard import Shard, is_of_torch, step_of
+from .shard import Shard, is_of_torch, numels_of, step_of
 
 
 class OverlapState(IntEnum):
@@ -180,7 +180,7 @@ class Overlap:
     def fix_owners(self, plan: ShardPlan) -> None:
         """Name the owners before the first overlapped step. With a second model around the same parameters, which
         has a hook of its own, their states go over to the owners that its buckets have."""
-        if plan.world != self.shard.team.size or plan.numels != self.shard.plan.numels:
+        if plan.world != self.shard.team.size or list(plan.numels) != numels_of(self.shard.parameters()):
             raise AssertionError("the overlap plan is one of other parameters or of another number of ranks")
         if self.steps is not None:
             self.move_to(self.shard.team, plan)

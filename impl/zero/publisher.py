@@ -67,11 +67,13 @@ class Publisher:
         shard, evaluated = self._shard, False
         if is_of_torch(shard.optim):  # one that may be sharded evaluates it once, and first
             return closure
+        if check is not None:
+            shard.look_at_parameters()  # the program may have changed them since the last step
         before = [] if check is None else _values(shard)
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
-            if check is None or check(evaluated or not all(map(torch.equal, before, _own(shard)))):
+            if check is None or check(evaluated or not all(map(_same, before, _own(shard)))):
                 shard.look_at_trainability()  # the closure may have thawed some
                 self.publish(watch)
             evaluated = True
@@ -104,6 +106,11 @@ def _own(shard: Shard) -> list[torch.Tensor]:
 def _values(shard: Shard) -> list[torch.Tensor]:
     """What they hold now."""
     return [parameter.clone() for parameter in _own(shard)]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both hold the same values, what is no number included."""
+    return torch.equal(one, other) or (one.shape == other.shape and torch.allclose(one, other, 0, 0, equal_nan=True))
 
 
 class Transfers:

@@ -344,7 +344,8 @@ class Shard:
 
     def further_entries(self) -> dict[str, Any]:
         """What the local optimizer's own ``state_dict`` adds to the entries that every optimizer has."""
-        optim, held, own = self.optim, self.optim.state, set(self.owned_by(self.team.rank))
+        optim, held = self.optim, self.optim.state
+        own = {parameter for group in optim.param_groups for parameter in group["params"]}
         # without those of others' parameters that somebody has asked for: they are in no group here
         shown: Any = {key: held[key] for key in held if not isinstance(key, torch.Tensor) or key in own}
         optim.state = shown
@@ -376,6 +377,7 @@ class Shard:
     def fix_owners(self, plan: ShardPlan) -> None:
         """Build the local optimizer over the owners of this plan; overlap mode, once."""
         self.plan = plan
+        self._looked_at, self._memory = self._by_group(), Memory(self.parameters())  # since then no group may change
         self.build_local()
         self.look_at_trainability()
 

@@ -429,3 +429,28 @@ def parameters_in_settings_travel_as_copies() -> None:
 def parameters_of_inference_mode_become_what_can_be_trained() -> None:
     """With bucket views a parameter that was made under inference mode gets memory that was not, and cannot be read."""
     edit("_under_inference(view) if tensor.is_inference() else view", "view")
+
+
+@defect("ZERO-022")
+def closures_in_a_context_meet_the_owners_of_before() -> None:
+    """A step with a closure that begins in a context has not looked at what the program has changed in the groups."""
+    edit("shard.look_at_parameters()  # the program may have changed them since the last step\n", "pass\n")
+
+
+@defect("ZERO-022")
+def what_is_no_number_has_moved() -> None:
+    """A parameter that holds what is no number counts as moved before its closure is evaluated."""
+    edit("map(_same, before", "map(torch.equal, before")
+
+
+@defect("ZERO-016")
+def what_is_saved_besides_goes_by_the_owners_of_before() -> None:
+    """Who is asked for its state looks for its own parameters where they were when it last looked."""
+    edit('{parameter for group in optim.param_groups for parameter in group["params"]}',
+         "set(self.owned_by(self.team.rank))")  # fmt: skip
+
+
+@defect("ZERO-032")
+def places_of_the_beginning_are_those_of_the_owners() -> None:
+    """Owners that are fixed late are taken for those of the parameters as they stood in the groups at first."""
+    edit("self._looked_at, self._memory = self._by_group(), Memory(self.parameters())", "pass")
