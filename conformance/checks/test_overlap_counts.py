@@ -404,3 +404,91 @@ def test_an_optimizer_that_keeps_parameters_and_momentum_to_itself_trains_as_wit
         alone = Follower(how, ranks.world)
         for told in zip(*runs, strict=True):
             alone.follow(told)
+
+
+# -- HOOK-018, COMM-021: half precision around a reduction to owners
+
+
+def reduce_to_owners_in_half(ctx, ways):
+    """For each way what each iteration leaves, and whose states this rank keeps."""
+    group, told = overlapping.group_of(ctx), []
+    for how in ways:
+        pair = pair_of(ctx, how, group, ctx.subject.default_hooks.fp16_compress_wrapper)
+        told.append((overlapping.iterations(pair, READY), overlapping.stateful(pair)))
+    return told
+
+
+@check("HOOK-018", "COMM-021", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_a_reduction_to_owners_may_be_wrapped_in_half_precision(ranks):
+    ways = [
+        Overlap(interleaved, model=model, keywords={"reduce_scatter": True})
+        for interleaved in (False, True) for model in (models.Sum, models.Complex)
+    ]  # fmt: skip
+    for how, *runs in zip(ways, *ranks(reduce_to_owners_in_half, ways), strict=True):
+        alone = Follower(how, ranks.world)
+        for number in range(READY):
+            means = numbers(alone.uneven(number, range(ranks.world)).items())
+            for rank, (seen, owned) in enumerate(runs):
+                held = {name: values if name in owned else [0.0] * len(values) for name, values in means.items()}
+                assert seen[number].gradients == held, f"gradients of rank {rank}, iteration {number}, {how}"
+                assert seen[number].parameters == parameters(alone.model), f"rank {rank}, iteration {number}, {how}"
+
+
+# -- HOOK-018: two optimizers, one hook around the other
+
+
+class ByTwo(Follower):
+    """One process with an optimizer for every second parameter, and one that counts for the others."""
+
+    NAMES = ("momentum", "counting")
+
+    def __init__(self, world):
+        super().__init__(Overlap(), world)
+        params = list(self.model.parameters())
+        kinds = map(overlapping.OPTIMIZERS.__getitem__, self.NAMES)
+        self.optimizers = [kind(params[place::2], **settings) for place, (kind, settings) in enumerate(kinds)]
+
+    def step(self, average):
+        overlapping.give(self.model, average)
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def step_by_two(ctx, ways, schedule):
+    """By whether the inner and the outer hook are interleaved: what is held after each of this rank's iterations, some
+    of which are in a context, and in the end; and in how many ways the parameters have lain since the second one."""
+    group, told = overlapping.group_of(ctx), []
+    for way in ways:
+        hook, options = None, {"bucket_cap_mb": ONE_BUCKET_MIB, "process_group": group}
+        model = ddp(ctx, models.Sum().to(ctx.device), **options)
+        params, zeros, seen, places = list(model.parameters()), [], [], []
+        for place, interleaved in enumerate(way):
+            zeros.append(overlapping.optimizer_of(ctx, params[place::2], ByTwo.NAMES[place], group))
+            hook = overlapping.hook_of(ctx, model, zeros[-1], interleaved, hook)
+        model.register_comm_hook(group, hook)
+        pair = overlapping.Pair(model, zeros[0], group, ctx.rank)
+
+        def step(*numbers_, pair=pair, seen=seen, places=places, params=params):
+            for number in numbers_:
+                seen.append(iteration(pair, number).parameters)
+                places.append(tuple(each.data_ptr() for each in params))
+
+        step(*range(READY))
+        with ctx.subject.Join([model, *zeros]):
+            step(*range(READY, READY + schedule[ctx.rank]))
+        seen.append(parameters(pair.model))
+        told.append((seen, len(set(places[1:]))))
+    return told
+
+
+@check("HOOK-018", "HOOK-047", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_two_optimizers_of_one_model_are_stepped_by_one_hook_around_the_other(ranks):
+    ways, schedule = list(itertools.product((False, True), repeat=2)), tuple(range(1, 1 + ranks.world))
+    alone, expected = ByTwo(ranks.world), []
+    for number in range(READY + ranks.world):
+        alone.uneven(number, oracle.active_ranks([READY + count for count in schedule], number))
+        expected.append(parameters(alone.model))
+    for rank, told in enumerate(ranks(step_by_two, ways, schedule)):
+        for way, (seen, lain) in zip(ways, told, strict=True):
+            assert seen == [*expected[: READY + schedule[rank]], expected[-1]], f"rank {rank}, interleaved {way}"
+            assert lain == 1, f"rank {rank}, interleaved {way}: parameters were moved {lain - 1} times"

@@ -86,8 +86,8 @@ class OwnerReduction(BucketReduction):
     """
 
     def __init__(self, bucket: GradBucket, part: BucketPart, team: Team) -> None:
-        self._shown = bucket.buffer()
-        self._flat = part.bucket.as_gradients(self._shown)
+        self._flat = part.bucket.as_gradients(bucket.buffer())
+        self._dtype = part.bucket.spec.dtype  # which a hook around this one may have left
         if self._flat.is_sparse:
             raise RuntimeError("reduce_scatter=True cannot reduce sparse gradients: use the hook without it.")
         self._divisor = bucket.divisor()
@@ -118,8 +118,8 @@ class OwnerReduction(BucketReduction):
                 buffer.zero_()  # what a reduction leaves on other ranks is no gradient
             elif not self._early:
                 divide(buffer, self._divisor)
-        self.future.set_result(self._shown)
-        return self._flat
+        self.future.set_result(torch.view_as_real(self._flat).flatten() if self._flat.is_complex() else self._flat)
+        return self._flat.to(self._dtype)
 
 
 def _with_strangers(part: BucketPart) -> tuple[Piece, ...]:

@@ -27,6 +27,11 @@ class BucketPart:
     #: what can be published once this bucket has been stepped
     publications: list[Publication] = field(default_factory=list)
 
+    @property
+    def of_the_optimizer(self) -> list[int]:
+        """The places of parameters that the optimizer has."""
+        return [place for place, index in enumerate(self.members) if index >= 0]
+
     def owned_by(self, rank: int) -> list[torch.Tensor]:
         """The parameters of one owner."""
         return [self.bucket.parameters[place] for piece in self.pieces if piece.owner == rank for place in piece.places]
@@ -69,8 +74,9 @@ class Layout:
         if team.size > 1:
             self._publish([self.parts] if together else self._windows())
             self._publish_at_the_end(outside)
-        self._moved.note([each for bucket in buckets for each in bucket.parameters if has_memory(each)])
-        self._moved.note(list(filter(has_memory, outside.values())))
+        # another optimizer's parameters may be moved by that one's own layout
+        ours = [part.bucket.parameters[place] for part in self.parts for place in part.of_the_optimizer]
+        self._moved.note([each for each in (*ours, *outside.values()) if has_memory(each)])
 
     def stale(self, buckets: Sequence[Bucket], owners: tuple[int, ...]) -> bool:
         """Whether DDP has other buckets now, of the same plan perhaps (it leaves those of a backward that failed),

@@ -208,3 +208,22 @@ def kept_gradients_of_others_are_clipped() -> None:
 def kept_gradients_beside_others_are_not_clipped() -> None:
     """Where a bucket holds parameters of others, a gradient that nobody renewed is not clipped."""
     edit("for place in own if place in flight.kept]", "for place in ()]", within="_of_the_optimizer")
+
+
+@defect("HOOK-018", "COMM-021")
+def owners_step_with_what_a_wrapper_has_lowered() -> None:
+    """A reduction to owners steps with gradients in the dtype of a hook around it, which an optimizer refuses."""
+    edit("return self._flat.to(self._dtype)", "return self._flat", within="OwnerReduction.result")
+
+
+@defect("HOOK-018", "COMM-021")
+def complex_gradients_of_owners_stay_local_in_a_wrapper() -> None:
+    """What a hook around a reduction to owners gets is what it has shown, which complex gradients are a copy of."""
+    edit("self._dtype = part.bucket.spec.dtype", "self._dtype, self._shown = part.bucket.spec.dtype, bucket.buffer()")
+    edit("torch.view_as_real(self._flat).flatten() if self._flat.is_complex() else self._flat)", "self._shown)")
+
+
+@defect("HOOK-018", "HOOK-047")
+def parameters_of_another_optimizer_are_watched() -> None:
+    """Where an optimizer's parameters lie is asked of all in its buckets, which another one may move."""
+    edit("for place in part.of_the_optimizer]", "for place in range(len(part.members))]")

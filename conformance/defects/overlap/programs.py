@@ -50,7 +50,7 @@ def complex_answers_are_taken_for_real_ones() -> None:
 @defect("HOOK-018")
 def complex_gradients_are_cut_as_real_ones() -> None:
     """Complex gradients are reduced to their owners by places counted in real numbers."""
-    edit("self._flat = part.bucket.as_gradients(self._shown)", "self._flat = self._shown")
+    edit("self._flat = part.bucket.as_gradients(bucket.buffer())", "self._flat = bucket.buffer()")
 
 
 @defect("HOOK-018")
