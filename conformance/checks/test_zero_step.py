@@ -152,7 +152,8 @@ def test_in_low_precision_steps_round_as_those_of_the_ordinary_optimizer_do(rank
 @check("ZERO-008", worlds=MANY)
 def test_parameters_that_are_cast_go_on_with_the_states_that_they_have(ranks):
     jobs = [("SGD with momentum and decay", dtype) for dtype in (torch.float16, torch.bfloat16)]
-    assert ranks(step_in_low_precision, jobs, True) == [[None] * 2] * ranks.world
+    jobs.append(("Adagrad", torch.float64))
+    assert ranks(step_in_low_precision, jobs, True) == [[None] * 3] * ranks.world
 
 
 @check("ZERO-008", "ZERO-001", worlds=(3, 4))

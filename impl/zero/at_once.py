@@ -65,9 +65,11 @@ def _is_worthwhile(group: dict[str, Any], state: Mapping[Any, Any]) -> bool:
         return False
     if sum(map(torch.Tensor.numel, parameters)) >= _SMALL_NUMEL * len(parameters):
         return False
-    # gradients and states may be of another dtype than their parameters, which a program may have cast
+    # gradients and states may be of another dtype than their parameters, which a program may have cast: then the two
+    # loops round at other places
     return all(
-        tensor.dtype in _SAME_IN for parameter in parameters
+        (tensor.dtype == parameter.dtype or tensor.shape != parameter.shape)
+        and tensor.dtype in _SAME_IN for parameter in parameters
         for tensor in (parameter, parameter.grad, *state.get(parameter, {}).values())
         if isinstance(tensor, torch.Tensor)
     )  # fmt: skip

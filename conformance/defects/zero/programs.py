@@ -154,6 +154,12 @@ def states_of_another_dtype_are_stepped_at_once() -> None:
     edit("(parameter, parameter.grad, *state.get(parameter, {}).values())", "(parameter,)")
 
 
+@defect("ZERO-008")
+def states_of_another_wide_dtype_are_stepped_at_once() -> None:
+    """Small parameters are stepped at once though their states are of another dtype, of double precision."""
+    edit("(tensor.dtype == parameter.dtype or tensor.shape != parameter.shape)", "True")
+
+
 @defect("ZERO-020")
 def hooks_of_all_optimizers_pass_joined_ranks_by() -> None:
     """Of the hooks after a step a joined rank calls only those of the optimizer, not those of all optimizers."""
