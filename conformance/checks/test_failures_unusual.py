@@ -709,9 +709,7 @@ def test_sparse_gradients_behind_a_failure_are_refused_by_the_same_error_each_ti
     assert ranks.subject.PeerFailed
     for rank, told in enumerate(ranks(look_up_behind_a_failure, stall_s=DEADLINE_S)):
         assert told == [told[0]] * 3, f"rank {rank}: {told}"
-        if told[0] is not None:
-            assert told[0].is_a(RuntimeError), f"rank {rank}: {told}"
-            ranks.at_limit("a group on which collectives were left behind is refused")
+        assert told[0] is None or told[0].is_a(RuntimeError), f"rank {rank}: {told}"
 
 
 # -- JOIN-024: a store in which a thread of the program waits
