@@ -55,10 +55,10 @@ _REPEATED = frozenset({"at", "waits"})  # lines that a later one replaces
 class Peer:
     """One connection. ``rank`` is None until the other side has said hello with the right token."""
 
-    def __init__(self, connection: socket.socket, called: int | None = None) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.rank: int | None = None
-        self.called = called  # the rank that was called, on the side that called
+        self.called: int | None = None  # the rank that was called, on the side that called
         self.process: Process  # of the other side, once its rank is known
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
@@ -133,9 +133,8 @@ class Heartbeats:
     @property
     def missing(self) -> set[int]:
         """The neighbours that this process has never met."""
-        with self._lock:
-            met = {peer.rank for peer in self._peers}
-            return {rank for rank in self._expected - met if not self.losses.has(rank)}
+        met = {peer.rank for peer in self._peers}
+        return {rank for rank in self._expected - met if not self.losses.has(rank)}
 
     # -- what the rest of the process says
 
@@ -282,7 +281,9 @@ class Heartbeats:
         except OSError:
             return
         self._to_call.discard(rank)
-        self._greet(self._take(connection, rank))
+        peer = self._take(connection)
+        peer.called = rank
+        self._greet(peer)
 
     def _accept(self) -> None:
         try:
@@ -290,10 +291,10 @@ class Heartbeats:
         except OSError:  # no descriptor is free, say: the caller stays in the queue, and keeps its connection readable
             time.sleep(self._beat_s / _LOOKS_IN_A_BEAT)
 
-    def _take(self, connection: socket.socket, called: int | None = None) -> Peer:
+    def _take(self, connection: socket.socket) -> Peer:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = Peer(connection, called)
+        peer = Peer(connection)
         with self._lock:
             if self._left:
                 connection.close()
@@ -309,12 +310,9 @@ class Heartbeats:
     def _hear(self, peer: Peer) -> None:
         lines = peer.lines()
         if lines is None:
-            with self._lock:  # who asks meanwhile for those that were never met is not told of it
-                self._drop(peer)
-                if peer.rank is not None and not self._left:
-                    self._report(peer, End.CLOSED)
-            if peer.rank is None and peer.called is not None:
-                self._to_call.add(peer.called)  # it has waited for the greeting for too long
+            self._drop(peer)
+            if peer.rank is not None and not self._left:
+                self._report(peer, End.CLOSED)
             return
         peer.silent_s, peer.looked = 0.0, False
         for line in lines:
