@@ -49,7 +49,6 @@ _LONGEST_DOING = 500
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
-_REPEATED = frozenset({"at", "waits"})  # lines that a later one replaces
 
 
 class Peer:
@@ -65,7 +64,6 @@ class Peer:
         self.signs: Signs = None  # of its process, when half of the detection time had passed
         self.looked = False
         self.unread = b""
-        self._unsent = b""
 
     def lines(self) -> list[bytes] | None:
         """What has come since; None if the connection has ended."""
@@ -82,11 +80,9 @@ class Peer:
         return None if (ended and not whole) or len(self.unread) > _LONGEST_LINE else whole
 
     def send(self, said: dict[str, object]) -> None:
-        """One line, whole. While the other side does not read it is kept, or left out if it would be said again."""
-        if not self._unsent or said.keys().isdisjoint(_REPEATED):
-            self._unsent += json.dumps(said).encode() + b"\n"
+        """One line, or nothing where the other side does not read."""
         with suppress(OSError):
-            self._unsent = self._unsent[self.connection.send(self._unsent) :]
+            self.connection.send(json.dumps(said).encode() + b"\n")
 
 
 class Heartbeats:

@@ -391,20 +391,3 @@ def test_a_rank_leaves_no_question_to_the_store_behind_but_one_that_is_never_ans
     beats.leave(End.LEFT, "")
     beats.leave(End.LEFT, "")
     assert time.monotonic() - begun < 10
-
-
-def test_lines_are_whole_though_the_other_side_reads_late():
-    """What is said again may be left out meanwhile, but nothing else."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        ours, (theirs, _) = socket.create_connection(server.getsockname()), server.accept()
-    with ours, theirs:
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        says, hears, heard = heartbeats.Peer(ours), heartbeats.Peer(theirs), []
-        while not says._unsent:
-            says.send({"at": "b" * 301})
-        says.send({"loss": 1})
-        while {"loss": 1} not in heard:
-            heard += map(json.loads, hears.lines())
-            says.send({"at": "the last"})
-    assert {"at": "b" * 301} in heard
