@@ -71,6 +71,9 @@ class _Losses:
 
     interrupting = causes
 
+    def has(self, rank: int) -> bool:
+        return rank == self._network.dead
+
 
 class SimulatedHeartbeats:
     """What a rank's failure guard asks, without connections and signs of life."""

@@ -182,7 +182,8 @@ def _new_agreement(team: Team) -> _Agreement | None:
 
 def _differing(team: Team, text: str) -> CollectivesDiffer:
     error = CollectivesDiffer(text)
-    error.among = frozenset(team.global_ranks())
+    with suppress(ValueError):  # torch.distributed was never told of the group
+        error.among = frozenset(team.global_ranks())
     return error
 
 
