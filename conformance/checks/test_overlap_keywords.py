@@ -10,7 +10,7 @@ from torch import nn
 from conformance.api.checking import check
 from conformance.api.oracle import active_ranks
 from conformance.fixtures import models, overlapping, sharding
-from conformance.fixtures.machines import far_apart
+from conformance.fixtures.machines import HOSTS, far_apart
 from conformance.fixtures.overlapping import Overlap, iteration, pair_of
 from conformance.fixtures.training import ddp, numbers
 from conformance.ranks import caught
@@ -296,9 +296,6 @@ def reduce_some_in_every_way(ctx, far):
     if far:
         far_apart(ctx)
     return [reduce_some(ctx, *way) for way in SOME]
-
-
-HOSTS = {"one host": False, "hosts": True}
 
 
 @check(

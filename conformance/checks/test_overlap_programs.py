@@ -16,7 +16,7 @@ from torch import nn
 from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
-from conformance.fixtures.machines import far_apart
+from conformance.fixtures.machines import HOSTS, far_apart
 from conformance.fixtures.observing import assert_refused
 from conformance.fixtures.overlapping import Overlap, Pair, group_of, iteration, optimizer_of, pair_of
 from conformance.fixtures.training import ddp, parameters, private
@@ -255,10 +255,7 @@ def worlds_of(apart):
     return MANY[1:] if apart else MANY
 
 
-PLACES = {"one host": False, "hosts": True}
-
-
-@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, scenarios=PLACES, at=worlds_of)
+@check("HOOK-037", worlds=MANY, deadline_s=DEADLINE_S, scenarios=HOSTS, at=worlds_of)
 def test_what_a_failed_backward_has_sent_has_arrived_when_the_next_forward_begins(ranks, scenario):
     for name, interleaved in HOOKS.items():
         results = ranks(fail_half_way, interleaved, scenario)

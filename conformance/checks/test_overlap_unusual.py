@@ -13,7 +13,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models, overlapping
 from conformance.fixtures.errors import complains_of_backward
-from conformance.fixtures.machines import far_apart
+from conformance.fixtures.machines import HOSTS, far_apart
 from conformance.fixtures.observing import assert_refused, assert_told
 from conformance.fixtures.overlapping import (
     Overlap,
@@ -261,9 +261,6 @@ def test_in_a_warm_up_a_hook_of_torchs_own_library_divides_by_the_active_ranks_w
 
 
 # -- JOIN-024: a rank whose own step fails
-
-
-HOSTS = {"one host": False, "hosts": True}
 
 
 def fail_half_way(ctx, how, in_step, far):
