@@ -58,12 +58,11 @@ def with_ours(text: str) -> str:
     return path + text.replace("deadline=15", "deadline=120")
 
 
-def run(folder, name, whose):
+def script_in(folder, name, whose):
     text = script_of(EVERY[name])
     script = folder / f"{name}_{whose}.py"
     script.write_text(text if whose == "torch" else with_ours(text))
-    breaks = whose == "torch" and shows_with_this_torch(EVERY[name])
-    return shown_by(script, 3 if breaks else 1)
+    return script
 
 
 def shown_by(script, times):
@@ -84,7 +83,9 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with ThreadPoolExecutor(4 if len(tests) > 2 * len(QUICK) else 2) as pool:
         for item in tests:
             name, whose = item.callspec.params["name"], item.callspec.params["whose"]
-            runs[name, whose] = pool.submit(run, folder, name, whose)
+            script = script_in(folder, name, whose)  # not in the pool: CPython 3.11 parses in one thread at a time
+            breaks = whose == "torch" and shows_with_this_torch(EVERY[name])
+            runs[name, whose] = pool.submit(shown_by, script, 3 if breaks else 1)
         try:
             yield runs
         finally:  # after Ctrl-C, too: else it would end only after all that were still to come
