@@ -523,3 +523,43 @@ def evaluate_only(ctx):
 def test_a_program_that_only_evaluates_may_do_all_of_it_in_inference_mode(ranks):
     for rank, answer in enumerate(ranks(evaluate_only)):
         assert answer == models.divisible_scalar(rank, 0).sum().item(), f"rank {rank} has not the weight of rank 0"
+
+
+def give_other_sizes(ctx, rows):
+    """By way and number of rows, the gradients of a layer that is given so many; an error ends the list."""
+    told = {}
+    for way, options in WAYS.items():
+        layer = nn.Linear(2, rows[0])
+        model, told[way] = wrapped(ctx, layer, **options), []
+        for count in rows:
+            layer.weight.data = torch.ones(count, 2, device=ctx.device)
+            layer.bias.data = torch.ones(count, device=ctx.device)
+            factors = torch.arange(1.0, count + 1, device=ctx.device)
+            for _ in range(2):
+                model.zero_grad()
+                batch = torch.tensor([[1.0, 2.0]], device=ctx.device) * (ctx.rank + 1)
+                error = caught(lambda batch=batch, factors=factors: (model(batch) * factors).sum().backward())
+                if error is not None:
+                    break
+            told[way].append(gradients(model) if error is None else error)
+            if error is not None:
+                break
+    return told
+
+
+@check("DDP-034", worlds=MANY, beyond=False)
+def test_parameters_that_are_given_another_size_are_averaged_or_refused(ranks):
+    mean = (ranks.world + 1) / 2
+    for rows in ((1, 3, 2), (3, 1)):
+        expected = [
+            {"weight": [row * each * mean for row in range(1, count + 1) for each in (1.0, 2.0)],
+             "bias": [float(row) for row in range(1, count + 1)]}
+            for count in rows
+        ]  # fmt: skip
+        for rank, by_way in enumerate(ranks(give_other_sizes, rows)):
+            for way, told in by_way.items():
+                averaged = [each for each in told if isinstance(each, dict)]
+                assert averaged == expected[: len(averaged)], f"rank {rank}, {way}, {rows} rows: {averaged}"
+                if averaged != told:
+                    assert told[-1].is_a(RuntimeError), told[-1]
+                    ranks.at_limit("a parameter that is given another size after wrapping is refused")

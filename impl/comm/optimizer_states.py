@@ -115,7 +115,7 @@ _OWN, _HOOKS = frozenset({"defaults", "param_groups", "state"}), "_optimizer_"
 _STEP_HOOKS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
 
 
-def counters(optim: torch.optim.Optimizer) -> Counters:
+def counters_of(optim: torch.optim.Optimizer) -> Counters:
     """What an optimizer counts beside its per-parameter state, as it is now."""
     own = {name: value for name, value in vars(optim).items() if name not in _OWN and not name.startswith(_HOOKS)}
     values = {name: value for name, value in own.items() if _may_count(value)}
@@ -125,12 +125,12 @@ def counters(optim: torch.optim.Optimizer) -> Counters:
     return Counters(*copy.deepcopy((values, shared)), generators)
 
 
-def take_over(counted: Counters, optim: torch.optim.Optimizer) -> None:
+def take_over(counters: Counters, optim: torch.optim.Optimizer) -> None:
     """Let the optimizer count as another does whose counts these are."""
-    values, shared = copy.deepcopy((counted.values, counted.shared))
+    values, shared = copy.deepcopy((counters.values, counters.shared))
     vars(optim).update(values)
     optim.state.update(shared)
-    for name, (device, state) in counted.generators.items():
+    for name, (device, state) in counters.generators.items():
         if not isinstance(getattr(optim, name, None), torch.Generator):  # it makes one when it first steps
             setattr(optim, name, torch.Generator(device.type))
         getattr(optim, name).set_state(state)

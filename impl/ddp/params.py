@@ -108,9 +108,9 @@ def specs_of(managed: Sequence[Managed]) -> list[ParameterSpec]:
 
 
 def respecified(specs: Sequence[ParameterSpec], parameters: Sequence[nn.Parameter]) -> list[ParameterSpec]:
-    """The same as the parameters are now, should they have been moved or cast since."""
+    """The same as the parameters are now, should they have been moved, cast or given another size since."""
     return [
-        replace(spec, dtype=gradient_dtype(parameter), device=parameter.device)
+        replace(spec, numel=parameter.numel(), dtype=gradient_dtype(parameter), device=parameter.device)
         for spec, parameter in zip(specs, parameters, strict=True)
     ]
 

@@ -62,7 +62,7 @@ from .shared import SharedFacts
 from .usage import Usage
 
 #: mapped over all parameters before each forward, where a Python loop would show; ``grad_dtype`` since torch 2.10
-_dtype_of = attrgetter("dtype", "grad_dtype") if hasattr(torch.Tensor, "grad_dtype") else attrgetter("dtype")
+_form_of = attrgetter("shape", "dtype", *["grad_dtype"] * hasattr(torch.Tensor, "grad_dtype"))
 
 
 class Phase(Enum):
@@ -131,7 +131,7 @@ class Reducer:
         #: what lowers the parameters, if anything does
         self._lowered = lowered
         #: of the parameters at the last look; the buckets are made for these
-        self._dtypes = list(map(_dtype_of, self.parameters))
+        self._forms = list(map(_form_of, self.parameters))
         #: of the parameters when the buckets were laid out
         self._strides: list[tuple[int, ...]] = []
         self.readiness = Readiness(self.parameters, self.facts, self.usage, self.queue, self.arrivals)
@@ -275,11 +275,11 @@ class Reducer:
     def watch_anew(self) -> None:
         """The parameters were moved, cast or laid out otherwise, on all ranks alike: new buckets, and new nodes to
         watch. They hold full values now."""
-        former, self._dtypes = self._dtypes, list(map(_dtype_of, self.parameters))
+        former, self._forms = self._forms, list(map(_form_of, self.parameters))
         specs = respecified(self.specs, self.parameters)
         if self._lowered is not None:
             specs = self._lowered.reduced_specs(specs)
-        self.iteration.recast |= specs != self.specs or former != self._dtypes
+        self.iteration.recast |= specs != self.specs or former != self._forms
         if specs != self.specs:
             self.specs[:] = specs
             self.start_over()
@@ -297,7 +297,7 @@ class Reducer:
             self._take_in_thawed()
         if self._lowered is not None and self._lowered.lowered_now:
             return
-        if list(map(_dtype_of, self.parameters)) != self._dtypes or self._strides_now() != self._strides:
+        if list(map(_form_of, self.parameters)) != self._forms or self._strides_now() != self._strides:
             self.watch_anew()
 
     def _take_in_thawed(self) -> None:
@@ -311,7 +311,7 @@ class Reducer:
             self._lowered.watch([item.parameter for item in thawed])
             specs = self._lowered.reduced_specs(specs)
         self.specs += specs
-        self._dtypes += map(_dtype_of, self.parameters[first:])
+        self._forms += map(_form_of, self.parameters[first:])
         self.iteration.recast = True
         self.start_over()
         self._find_those_beside()

@@ -21,7 +21,7 @@ from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object, each_once
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
-from ..comm.optimizer_states import Counters, as_it_was, by_place, counters, found_here, loadable, take_over
+from ..comm.optimizer_states import Counters, as_it_was, by_place, counters_of, found_here, loadable, take_over
 from ..comm.ranks import GroupRank, Team
 from ..join.group_record import record_of
 from .hooks.optimizer_overlap_hooks import steps_in_backward
@@ -221,7 +221,7 @@ def _state_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return {**state, "param_groups": by_place(groups, _parameters_of(optimizer))} if groups else state
 
 
-def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Counters) -> None:
+def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counters: Counters) -> None:
     """Load a state as it is: ``load_state_dict`` by itself casts that of a parameter to the parameter's dtype."""
     seen: list[dict[str, Any]] = []
 
@@ -242,7 +242,7 @@ def _load(optimizer: torch.optim.Optimizer, state: dict[str, Any], counted: Coun
         for key, parameter in zip(keys, parameters, strict=True):
             if key in loaded["state"]:
                 optimizer.state[parameter] = as_it_was(loaded["state"][key], optimizer.state[parameter])
-    take_over(counted, optimizer)
+    take_over(counters, optimizer)
 
 
 def _take_over(
@@ -268,7 +268,7 @@ def _take_over(
         broadcast_coalesced(left, values, source, "survivors: parameters and buffers")
         state = None
         if mirror is None:
-            state = (_state_of(optimizer), counters(optimizer)) if left.rank == source else None
+            state = (_state_of(optimizer), counters_of(optimizer)) if left.rank == source else None
             state = broadcast_object(left, state, source, model.device, "survivors: state of the optimizer")
         else:
             _copy(tensors, values)  # the mirror has what its optimizer's parameters were

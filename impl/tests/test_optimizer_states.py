@@ -4,7 +4,7 @@ import copy
 
 import torch
 
-from impl.comm.optimizer_states import counters, keep_hooks, take_over
+from impl.comm.optimizer_states import counters_of, keep_hooks, take_over
 
 
 class Lazy(torch.optim.Optimizer):
@@ -31,7 +31,7 @@ def test_a_generator_that_is_made_later_is_handed_over():
     first, second = made(), made()
     first.step()
     torch.rand(2, generator=first.drawing)
-    take_over(copy.deepcopy(counters(first)), second)
+    take_over(copy.deepcopy(counters_of(first)), second)
     assert torch.equal(torch.rand(3, generator=second.drawing), torch.rand(3, generator=first.drawing))
 
 

@@ -25,9 +25,9 @@ from ..comm.ranks import Team
 from .groups import Group
 from .memory import PLAIN
 
-#: By the parameter's global index: its values and its state. Below 0: None, and the counts of a group.
+#: By the parameter's global index: its values and its state; and what its owners have counted in groups.
 #: Tensors in containers travel as bytes, all else pickled.
-Content = dict[int, tuple[Any, Any]]
+Content = dict[int, Any]
 
 _KEPT = 2  # steps
 _LENGTH_BYTES = 8
@@ -65,14 +65,14 @@ class Copies:
         # oldest first, two at most; the first of them is overwritten in the next exchange
         self._own: list[_Copy] = []
         self._others: list[_Copy] = []
-        # by step: what the local optimizer had counted after it, and the settings with which the next one began
-        self._counted: dict[int, Any] = {}
+        # by step: the local optimizer's counters after it, and the settings with which the next one began
+        self._counters: dict[int, Any] = {}
         self._begun: dict[int, list[Group]] = {}
 
     def forget(self) -> None:
         """What is kept is not what the ranks have any more; the next exchange begins anew."""
         self._own, self._others = [], []
-        self._counted, self._begun = {}, {}
+        self._counters, self._begun = {}, {}
 
     def begin(self, settings: list[Group]) -> None:
         """A step begins with these settings."""
@@ -83,17 +83,17 @@ class Copies:
         """The settings with which the step after this one began; None if it has not: they are the present ones."""
         return self._begun.get(step)
 
-    def counted_after(self, step: int) -> Any:
-        """What the local optimizer had counted then."""
-        return self._counted[step]
+    def counters_after(self, step: int) -> Any:
+        """The local optimizer's counters then."""
+        return self._counters[step]
 
-    def exchange(self, content: Content, counted: Any, step: int, device: torch.device, watch: Watch | None) -> None:
+    def exchange(self, content: Content, counters: Any, step: int, device: torch.device, watch: Watch | None) -> None:
         """Keep a copy of ``content`` here and on another rank. Every rank of the team makes this call."""
         if self.team.size > 1:
-            self._exchange(_Packed(content), counted, step, self.team.control_device(device), watch)
+            self._exchange(_Packed(content), counters, step, self.team.control_device(device), watch)
         self.steps = step
 
-    def _exchange(self, packed: _Packed, counted: Any, step: int, device: torch.device, watch: Watch | None) -> None:
+    def _exchange(self, packed: _Packed, counters: Any, step: int, device: torch.device, watch: Watch | None) -> None:
         team = self.team
         source, target = ((team.rank + way * self._away()) % team.size for way in (-1, 1))
         sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
@@ -102,7 +102,7 @@ class Copies:
         own = _room(self._own, by_rank[team.rank], device)
         packed.write(own)
         self._own.append(_Copy(step, own))
-        self._counted = {kept.step: self._counted.get(kept.step, counted) for kept in self._own}
+        self._counters = {kept.step: self._counters.get(kept.step, counters) for kept in self._own}
         arriving, leaving = [0] * team.size, [0] * team.size
         arriving[source], leaving[target] = by_rank[source], by_rank[team.rank]
         received = _room(self._others, by_rank[source], device)

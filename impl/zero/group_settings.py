@@ -32,13 +32,13 @@ class GroupSettings:
     sent: tuple[bool, ...]  # which parameters are published
     arguments: dict[str, Any]  # further keywords of step()
     members: list[list[int]]  # by group: its parameters, by numbers that all ranks know
-    counted: list[list[str]]  # by group: the settings in which joined ranks follow the source in any case
+    to_follow: list[list[str]]  # by group: the settings in which joined ranks follow the source in any case
     loss: tuple[Any, ...] = ()  # what the step's closure has returned, if there is one that may matter
 
     def packed(self) -> bytes:
         """Bytes that are equal where the settings are equal. TypeError if a setting cannot travel."""
         try:
-            content = portable(self.settings), self.sent, self.arguments, self.members, self.counted, self.loss
+            content = portable(self.settings), self.sent, self.arguments, self.members, self.to_follow, self.loss
             return pickle.dumps(content)
         except Exception as error:
             raise TypeError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Number
 from typing import Any
 
 import torch
@@ -13,11 +12,6 @@ from ..comm.optimizer_states import copied
 
 #: A parameter group as torch's optimizers write it: ``{"params": [...], "lr": ...}``.
 Group = dict[str, Any]
-
-#: The settings of a group at some moment, each with the number of changes that had been made in place.
-Noted = dict[str, tuple[Any, int]]
-
-_NEW = object(), 0  # what is noted of a setting that was not there
 
 
 def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
@@ -32,31 +26,6 @@ def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
 def settings_of(groups: Iterable[Group]) -> list[Group]:
     """The groups' settings as they are now, without the parameters; later changes in place do not show."""
     return [{key: _kept(value) for key, value in group.items() if key != "params"} for group in groups]
-
-
-def noted(groups: Iterable[Group]) -> list[Noted]:
-    """The settings as they are now, for ``changed_in``."""
-    return [{key: (value, _changes_in(value)) for key, value in group.items()} for group in groups]
-
-
-def changed_in(before: Sequence[Noted], after: Sequence[Group]) -> list[frozenset[str]]:
-    """By group, which settings are others than they were; what has changed within a container does not show."""
-    return [
-        frozenset(key for key, value in now.items() if key != "params" and not _is_still(value, *was.get(key, _NEW)))
-        for was, now in zip(before, after, strict=True)
-    ]
-
-
-def _is_still(value: Any, former: Any, changes: int) -> bool:
-    """Whether it is the same tensor, which nobody has changed since, the same number, or the same object."""
-    if isinstance(value, Number):
-        return type(value) is type(former) and bool(value == former)
-    return value is former and _changes_in(value) == changes
-
-
-def _changes_in(value: Any) -> int:
-    """How often a tensor has been changed in place."""
-    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 def portable(settings: Iterable[Group]) -> list[Group]:

@@ -107,10 +107,10 @@ class Joining:
             parameters = self._shard.parameters()
             settings = by_place(settings, parameters)
             (given,) = by_place([arguments], parameters)
-            counted = self._shard.counts_for_joined()
+            to_follow = self._shard.to_follow()
             # those of torch step alike with a closure and without one
             known = () if is_of_torch(self._shard.optim) else tuple(map(_loss_to_tell, heard))
-            told = GroupSettings(settings, self._shard.sent, given, self._members(), counted, known)
+            told = GroupSettings(settings, self._shard.sent, given, self._members(), to_follow, known)
             self._pass_on(told, absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
@@ -163,7 +163,7 @@ class Joining:
         """The same step on a rank that has joined."""
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
-        self._shard.take_settings(received.settings, received.sent, received.counted)
+        self._shard.take_settings(received.settings, received.sent, received.to_follow)
         # what the closure would do has been done: the gradients are those that it has left on the source
         closure = functools.partial(_loss_here, received.loss, self._shard.device) if received.loss else None
         (arguments,) = found_here([received.arguments], self._shard.parameters())
@@ -204,11 +204,11 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        counted = self._shard.counts_for_joined()
-        told = GroupSettings(settings, self._shard.sent, {}, [], counted)  # whose parameters stay where they are
+        # whose parameters stay where they are
+        told = GroupSettings(settings, self._shard.sent, {}, [], self._shard.to_follow())
         received, _, _ = self._channel.exchange(told, [], session.source, {}, session.watch)
         if session.shadowing:
-            self._shard.take_settings(received.settings, received.sent, received.counted)
+            self._shard.take_settings(received.settings, received.sent, received.to_follow)
 
     def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
         """Bring the source's gradients that no backward has renewed to ranks that have joined, whose own are older."""

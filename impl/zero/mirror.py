@@ -8,6 +8,7 @@ from ..comm.collectives import all_gather_object, broadcast_object
 from ..comm.optimizer_states import by_place
 from ..comm.ranks import GroupRank, Team
 from .copies import Content, Copies
+from .group_counts import taken_out
 from .groups import Group, portable, settings_of
 from .publisher import Publisher
 from .shard import Shard
@@ -58,25 +59,24 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        portably = portable(by_place(known, shard.parameters())), shard.sent, shard.counts_for_joined()
-        settings, sent, written = broadcast_object(team, portably, source, shard.device, "mirror: settings")
+        portably = portable(by_place(known, shard.parameters())), shard.sent, shard.to_follow()
+        settings, sent, to_follow = broadcast_object(team, portably, source, shard.device, "mirror: settings")
         content = copies.content(step, lost)
-        self._add_counts(team, content, settings, written)
-        shard.restore(team, content, settings, copies.counted_after(step))
+        self._add_counts(team, content, settings, to_follow)
+        shard.restore(team, content, settings, copies.counters_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()
         self._begin(step)
 
     def _add_counts(
-        self, team: Team, content: Content, settings: list[Group], written: Sequence[Collection[str]]
+        self, team: Team, content: Content, settings: list[Group], to_follow: Sequence[Collection[str]]
     ) -> None:
-        """Take what local optimizers have counted in groups out of the content, and add to the source's settings what
-        the source has not ``written`` there."""
-        counts = {~place: content.pop(place)[1] for place in [index for index in content if index < 0]}
-        for told in all_gather_object(team, counts, self._shard.device, "mirror: counts in groups"):
-            for place, counted in told.items():
-                own = written[place] if place < len(written) else ()
-                settings[place].update({key: value for key, value in counted.items() if key not in own})
+        """Take the counts in groups out of the content; all that the source is not to be followed in counts."""
+        own_counts = taken_out(content)
+        for told in all_gather_object(team, own_counts, self._shard.device, "mirror: counts in groups"):
+            for place, counts in told.items():
+                of_source = to_follow[place] if place < len(to_follow) else ()
+                settings[place].update({key: value for key, value in counts.items() if key not in of_source})
 
     def all_restored(self) -> None:
         """All ranks of the new team have gone back: the copies of before are not needed any more."""

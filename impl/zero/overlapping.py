@@ -14,7 +14,8 @@ import torch
 from ..comm.ranks import Team
 from ..join.hooks import FollowedSession, Joinable
 from .at_once import small_ones_at_once
-from .groups import changed_in, copy_settings, noted
+from .group_counts import noted
+from .groups import copy_settings
 from .joining import Joining, Kept
 from .partition import ShardPlan
 from .shard import Shard, is_of_torch, numels_of, step_of
@@ -106,7 +107,7 @@ class PartialSteps:
             for parameter, before in zip(seen, kept, strict=True):
                 parameter.grad = before
             if not in_parts:  # torch's own write nothing there
-                self._shard.counts_in = changed_in(begun, optim.param_groups)
+                self._shard.counts.look(begun, optim.param_groups)
 
     @contextmanager
     def _shown(self, parameters: Sequence[torch.Tensor]) -> Iterator[None]:

@@ -16,7 +16,7 @@ import torch
 from ..comm.optimizer_states import (
     Counters,
     as_it_was,
-    counters,
+    counters_of,
     found_here,
     keep_hooks,
     lie_like_parameters,
@@ -29,7 +29,8 @@ from . import checkpoint
 from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .groups import Group, Noted, changed_in, copy_settings, noted, settings_of, take_settings
+from .group_counts import GroupCounts, Noted, noted, taken_out
+from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 from .weak import whole
@@ -72,8 +73,8 @@ class Shard:
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
         self.steps_since_consolidation = 0
-        #: by group: what the local optimizer wrote there in the last step; one may skip empty groups
-        self.counts_in: list[frozenset[str]] = []
+        #: what the local optimizer has counted in its groups
+        self.counts = GroupCounts()
         #: copies of the shard here and on another rank; None unless they were asked for
         self.copies: Copies | None = None
 
@@ -164,7 +165,7 @@ class Shard:
             with nullcontext() if given or self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
-            self.counts_in = changed_in(before, self.optim.param_groups)
+            self.counts.look(before, self.optim.param_groups)
             copy_settings(self.optim.param_groups, self.exposed.param_groups)
             self.exposed.state = self.optim.state
         if closure is not None:
@@ -263,19 +264,12 @@ class Shard:
             )
 
     def take_settings(
-        self, settings: Sequence[Group], sent: Sequence[bool], counted: Sequence[Sequence[str]] = ()
+        self, settings: Sequence[Group], sent: Sequence[bool], to_follow: Sequence[Sequence[str]] = ()
     ) -> None:
-        """On a joined rank: take over what live ranks have changed.
-
-        ``counted``: the source's ``counts_for_joined``. What our local optimizer writes in a group and that one does
-        not, as it owns nothing of it, goes on as it is here.
-        """
-        taken = found_here(settings, self.parameters())
-        for group, own, ours, theirs in zip(
-            taken, self.exposed.param_groups, self.counts_in, counted, strict=False
-        ):  # fmt: skip
-            group.update({key: own[key] for key in (ours - set(theirs)) & own.keys()})
-        take_settings(taken, self.exposed.param_groups)
+        """On a joined rank: take over what live ranks have changed. ``to_follow``: what the source's counts say."""
+        received = found_here(settings, self.parameters())
+        self.counts.keep(self.exposed.param_groups, received, to_follow)
+        take_settings(received, self.exposed.param_groups)
         self._also_send(sent)
 
     # --- the state
@@ -283,35 +277,22 @@ class Shard:
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``, and what is counted in groups of which it owns nothing."""
         self.consolidated = None  # frees the last one before the next is gathered
-        mine, counts = self.states(), self._counts_by_group()
-        gathered = checkpoint.gather_states(self.team, mine | counts, to, self.device)
+        mine = self.states() | self.counts.to_tell(self.optim.param_groups)
+        gathered = checkpoint.gather_states(self.team, mine, to, self.device)
         if gathered is not None:
-            self._take_out_counts(gathered, self.exposed.param_groups)
+            self._take_over_counts(gathered, self.exposed.param_groups)
         self.consolidated = gathered
         self.steps_since_consolidation = 0
 
-    def _counts_by_group(self) -> checkpoint.States:
-        """What the local optimizer has written in groups of which this rank owns something.
-
-        By their places from -1 downwards: parameters are numbered from 0 upwards.
-        """
-        by_group = zip(self.exposed.param_groups, self.optim.param_groups, self.counts_in, strict=False)
-        return {
-            ~place: {key: group[key] for key in counted & group.keys()}
-            for place, (group, own, counted) in enumerate(by_group) if own["params"] and counted
-        }  # fmt: skip
-
-    def _take_out_counts(self, told: checkpoint.States, groups: Sequence[Group]) -> None:
+    def _take_over_counts(self, told: checkpoint.States, groups: Sequence[Group]) -> None:
         """Let groups of which this rank owns nothing have what their owners have counted; states are what is left."""
-        for place, (group, own) in enumerate(zip(groups, self.optim.param_groups, strict=True)):
-            counted = told.pop(~place, {})
-            group.update({} if own["params"] else counted)
+        for place, counts in taken_out(told).items():
+            if not self.optim.param_groups[place]["params"]:
+                groups[place].update(counts)
 
-    def counts_for_joined(self) -> list[list[str]]:
-        """By group the settings in which joined ranks follow this one: all where it owns something of the group, else
-        what its local optimizer has written in the last step."""
-        by_group = zip(self.optim.param_groups, self.counts_in, strict=False)
-        return [sorted(own.keys() - {"params"} if own["params"] else counted) for own, counted in by_group]
+    def to_follow(self) -> list[list[str]]:
+        """By group, the settings in which joined ranks follow this one in any case."""
+        return self.counts.to_follow(self.optim.param_groups)
 
     def states(self) -> checkpoint.States:
         """The states that this rank holds, by global index, after what the program has changed.
@@ -387,21 +368,22 @@ class Shard:
         Each state goes from its old owner to its new one, and what is counted in groups to all. States that only ranks
         outside the new group held are lost, with a warning on the new owner.
         """
-        mine, counts, settings = self.states(), self._counts_by_group(), settings_of(self.exposed.param_groups)
+        mine, settings = self.states(), settings_of(self.exposed.param_groups)
+        counts = self.counts.to_tell(self.optim.param_groups)
         held = checkpoint.handed_over(team, mine, plan.owners, self.device, counts)
-        self._take_out_counts(held, settings)
+        self._take_over_counts(held, settings)
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
-        self._go_on_with(team, plan, held, settings, self._counted())
+        self._go_on_with(team, plan, held, settings, self._counters())
 
-    def _counted(self) -> Counters:
+    def _counters(self) -> Counters:
         """What the local optimizer keeps beside groups and per-parameter state."""
         saves_more = type(self.optim).state_dict is not torch.optim.Optimizer.state_dict
-        return counters(self.optim)._replace(further=self.further_entries() if saves_more else None)
+        return counters_of(self.optim)._replace(further=self.further_entries() if saves_more else None)
 
     def _go_on_with(
-        self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counted: Counters
+        self, team: Team, plan: ShardPlan, held: checkpoint.States, settings: Sequence[Group], counters: Counters
     ) -> None:
         """Go on with these states of what this rank owns now."""
         before = self.owned_by(self.team.rank)
@@ -411,7 +393,7 @@ class Shard:
         take_settings(settings, self.exposed.param_groups)
         parameters, begun = self.parameters(), dict(self.optim.state)
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
-        further = counted.further
+        further = counters.further
         owned = self.owned_by(team.rank)
         if further and not (len(owned) == len(before) and all(map(is_, owned, before))):
             # what is kept by place belongs to parameters of other owners
@@ -424,13 +406,13 @@ class Shard:
         lie_like_parameters(self.optim.state)
         for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
             self.optim.state[key] = begun[key]
-        take_over(counted, self.optim)
+        take_over(counters, self.optim)
 
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
-        self._go_on_with(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counted())
-        self.counts_in = list(other.counts_in)
+        self._go_on_with(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counters())
+        self.counts = GroupCounts(other.counts.written)
 
     # --- copies of the shard on another rank
 
@@ -444,10 +426,10 @@ class Shard:
         states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
-        content |= {place: (None, counts) for place, counts in self._counts_by_group().items()}
-        copies.exchange(content, self._counted(), step, self.device, watch)
+        content |= self.counts.to_tell(self.optim.param_groups)
+        copies.exchange(content, self._counters(), step, self.device, watch)
 
-    def restore(self, team: Team, kept: Content, settings: Sequence[Group], counted: Counters) -> None:
+    def restore(self, team: Team, kept: Content, settings: Sequence[Group], counters: Counters) -> None:
         """Share what the ranks of this team have kept, all of it together, as a state of before; call it on each.
 
         Afterwards every owner has its parameters and their states; the parameters are still to be sent.
@@ -460,7 +442,7 @@ class Shard:
             for index, (value, _) in held.items():
                 parameters[index].copy_(value)
         states = {index: state for index, (_, state) in held.items() if state is not None}
-        self._go_on_with(team, plan, states, found_here(settings, parameters), counted)
+        self._go_on_with(team, plan, states, found_here(settings, parameters), counters)
         self.consolidated = None
 
 

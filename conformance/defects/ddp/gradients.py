@@ -812,10 +812,20 @@ def a_dropped_model_is_missed_by_who_asks_for_gradients() -> None:
     edit("except RuntimeError:  # the functional", "except RecursionError:  # the functional", within="_accumulates")
 
 
+@defect("DDP-034")
+def parameters_of_another_size_are_not_noticed() -> None:
+    """Where a parameter is given other rows in place, its part of the bucket stays as long as before."""
+    edit(
+        "list(map(_form_of, self.parameters)) != self._forms",
+        "any(_form_of(each)[1:] != form[1:] for each, form in zip(self.parameters, self._forms))",
+        within="notice_changes",
+    )
+
+
 @defect("DDP-049")
 def parameters_that_are_laid_out_anew_are_not_noticed() -> None:
     """Gradients lie as their parameters did when the buckets were made: a fused optimizer mixes their elements up."""
-    edit("!= self._dtypes or self._strides_now() != self._strides", "!= self._dtypes")
+    edit("!= self._forms or self._strides_now() != self._strides", "!= self._forms")
 
 
 @defect("DDP-049")

@@ -45,7 +45,7 @@ def a_cast_that_joined_ranks_cannot_follow_is_not_refused() -> None:
 def a_cast_is_noticed_by_the_first_parameter_alone() -> None:
     """Where a part of the model is cast past the wrapper, and the first parameter is not in it, nothing is watched."""
     edit(
-        "list(map(_dtype_of, self.parameters)) != self._dtypes", "_dtype_of(self.parameters[0]) != self._dtypes[0]",
+        "list(map(_form_of, self.parameters)) != self._forms", "_form_of(self.parameters[0]) != self._forms[0]",
         within="notice_changes",
     )  # fmt: skip
 

@@ -282,7 +282,7 @@ def infinite_sums_are_damage() -> None:
 @defect("JOIN-057", worlds=(4,))
 def states_of_before_a_loss_are_told() -> None:
     """What was consolidated before a rank was lost is given out as the state of those who are left."""
-    edit("parameters), counted)\n    self.consolidated = None\n", "parameters), counted)\n", within="Shard.restore")
+    edit("parameters), counters)\n    self.consolidated = None\n", "parameters), counters)\n", within="Shard.restore")
 
 
 @defect("JOIN-057", worlds=(4,))

@@ -46,7 +46,7 @@ def dicts_begin_anew_with_another_owner() -> None:
 @defect("HOOK-018")
 def counts_are_lost_with_another_group() -> None:
     """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
-    edit("    take_over(counted, self.optim)\n", "")
+    edit("    take_over(counters, self.optim)\n", "")
 
 
 @defect("HOOK-018", "HOOK-047")

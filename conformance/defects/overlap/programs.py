@@ -163,13 +163,14 @@ def complex_numbers_begin_anew_with_another_owner() -> None:
 @defect("HOOK-018")
 def states_that_were_put_away_come_back_where_owners_move() -> None:
     """Where owners move, they hand over the states of before the program put another in their place."""
-    edit("mine, counts,", "self.exposed.state = self.optim.state; mine, counts,", within="move_to")
+    states = "mine, settings = self.states()"
+    edit(states, f"self.exposed.state = self.optim.state; {states}", within="move_to")
 
 
 @defect("JOIN-057", worlds=(4,))
 def what_an_optimizer_saves_of_itself_stays_where_owners_move() -> None:
     """When owners move, the new local optimizer is not told what the former one's state_dict has added."""
-    edit("further=self.further_entries() if saves_more else None", "further=None", within="Shard._counted")
+    edit("further=self.further_entries() if saves_more else None", "further=None", within="Shard._counters")
 
 
 @defect("HOOK-018")

@@ -93,7 +93,7 @@ def joined_rank_without_a_shard_does_not_step() -> None:
 def joined_rank_takes_only_the_learning_rate() -> None:
     """Of the live ranks' settings a joined rank takes over the learning rate and keeps its own counts."""
     edit(
-        "    take_settings(taken, self.exposed.param_groups)\n",
+        "    take_settings(received, self.exposed.param_groups)\n",
         "    take_settings([{'lr': group['lr']} for group in settings], self.exposed.param_groups)\n",
         within="Shard.take_settings",
     )
@@ -102,49 +102,44 @@ def joined_rank_takes_only_the_learning_rate() -> None:
 @defect("ZERO-022")
 def joined_rank_takes_the_counts_of_a_rank_that_owns_nothing() -> None:
     """A joined rank takes over from the source also what its own local optimizer counts in its groups."""
-    edit(
-        "    group.update({key: own[key] for key in (ours - set(theirs)) & own.keys()})\n", "    pass\n",
-        within="Shard.take_settings",
-    )  # fmt: skip
+    edit("    self.counts.keep(self.exposed.param_groups, received, to_follow)\n", "")
 
 
 @defect("ZERO-020")
 def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
     """A joined rank keeps what its local optimizer writes in its groups, also where the source's does and was told."""
-    edit("(ours - set(theirs)) & own.keys()", "ours & own.keys()", within="Shard.take_settings")
+    edit("(ours - set(theirs)) & group.keys()", "ours & group.keys()")
 
 
 @defect("ZERO-016")
 def counts_in_groups_of_others_are_not_saved() -> None:
     """What owners have counted in a group is not told to a target that owns nothing of it."""
-    edit('group.update({} if own["params"] else counted)', "pass")
+    edit("groups[place].update(counts)", "pass")
 
 
 @defect("ZERO-016", worlds=(3,))
 def counts_of_who_owns_nothing_hide_those_of_owners() -> None:
     """What is written in a group is also saved of ranks that own nothing of it, and may have written less."""
-    edit(' if own["params"] and counted', " if counted")
+    edit(' if group["params"] and written', " if written")
 
 
 @defect("HOOK-018", "HOOK-047")
 def overlapped_steps_count_in_no_group() -> None:
     """What an optimizer writes in its groups in an overlapped step is not known for its own."""
-    edit("self._shard.counts_in = changed_in(begun, optim.param_groups)", "pass")
+    edit("self._shard.counts.look(begun, optim.param_groups)", "pass")
 
 
 @defect("HOOK-018", "HOOK-047")
 def joined_ranks_of_an_overlapped_step_take_the_counts_of_a_rank_that_owns_nothing() -> None:
     """In an overlapped step a joined rank takes over from the source also what its own optimizer counts."""
-    edit("received.sent, received.counted)", "received.sent)", within="share_settings")
+    edit("received.sent, received.to_follow)", "received.sent)", within="share_settings")
 
 
 @defect("ZERO-016", "ZERO-022")
 def what_is_counted_beside_a_closure_is_not_known() -> None:
     """After steps with closures nobody knows what the optimizer has written in its groups."""
-    edit(
-        "self.counts_in = changed_in(before, self.optim.param_groups)",
-        "self.counts_in = [] if given else changed_in(before, self.optim.param_groups)", within="Shard.step",
-    )  # fmt: skip
+    look = "self.counts.look(before, self.optim.param_groups)"
+    edit(look, f"given or {look}")
 
 
 @defect("HOOK-018")
@@ -156,8 +151,8 @@ def counts_in_groups_stay_where_owners_move() -> None:
 @defect("JOIN-057", worlds=(3,))
 def survivors_have_the_counts_of_one_of_them() -> None:
     """Who goes on without a rank has the counts in groups that the source of the settings has."""
-    edit("    self._add_counts(team, content, settings, written)\n",
-         "    content = {index: each for index, each in content.items() if index >= 0}\n")  # fmt: skip
+    edit("    self._add_counts(team, content, settings, to_follow)\n",
+         "    content = {key: each for key, each in content.items() if key >= 0}\n")  # fmt: skip
 
 
 @defect("ZERO-022")
@@ -175,7 +170,7 @@ def counts_in_tensors_are_not_known() -> None:
 @defect("ZERO-008")
 def copies_know_of_no_counts() -> None:
     """A copy does not know what the local optimizer has written in its groups, until it is stepped."""
-    edit("    self.counts_in = list(other.counts_in)\n", "", within="Shard.become")
+    edit("    self.counts = GroupCounts(other.counts.written)\n", "", within="Shard.become")
 
 
 @defect("ZERO-022")

@@ -97,7 +97,7 @@ def joined_rank_does_not_step() -> None:
 def joined_rank_keeps_its_learning_rate() -> None:
     """A joined rank steps with the settings that it had when it ran out of inputs."""
     edit(
-        "self._shard.take_settings(received.settings, received.sent, received.counted)",
+        "self._shard.take_settings(received.settings, received.sent, received.to_follow)",
         "self._shard._also_send(received.sent)",
         within="shadow_step",
     )

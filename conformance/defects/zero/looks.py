@@ -90,9 +90,9 @@ def only_the_same_parameter_counts_as_the_same_memory() -> None:
 def joined_rank_takes_settings_only_when_they_have_changed() -> None:
     """A joined rank whose optimizer has changed its settings goes on from those, where the live ranks' stay."""
     edit(
-        "    self._shard.take_settings(received.settings, received.sent, received.counted)\n",
+        "    self._shard.take_settings(received.settings, received.sent, received.to_follow)\n",
         "    if received != getattr(self, '_taken', None):\n"
-        "        self._shard.take_settings(received.settings, received.sent, received.counted)\n"
+        "        self._shard.take_settings(received.settings, received.sent, received.to_follow)\n"
         "    self._taken = received\n",
         within="shadow_step",
     )

@@ -311,7 +311,7 @@ def pairs_of_tensors_are_stepped_at_once() -> None:
 @defect("ZERO-008")
 def copies_begin_to_count_anew() -> None:
     """What a copied optimizer has counted beside its parameters' states stays with the original."""
-    edit("other._counted()", "self._counted()", within="become")
+    edit("other._counters()", "self._counters()", within="become")
 
 
 @defect("ZERO-008")

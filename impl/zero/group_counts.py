@@ -1,0 +1,83 @@
+"""What a local optimizer writes in its groups as it steps, a count of steps say, and who has to be told of it.
+
+It may skip a group of which its rank owns nothing. So only a group's owners have its counts: they tell the target of a
+consolidation, new owners and survivors. A joined rank takes its settings from one live rank, the source; where that one
+owns nothing of a group and has written less in it, the joined rank's own counts stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Number
+from typing import Any
+
+import torch
+
+from .groups import Group
+
+#: The settings of a group at some moment, each with the number of changes that had been made in place.
+Noted = dict[str, tuple[Any, int]]
+
+#: By group, what its owners have counted in it. It travels beside what is kept by parameter, in one dictionary: groups
+#: have the keys -1, -2 and so on there, parameters those from 0 upwards.
+Told = dict[int, Any]
+
+_NEW = object(), 0  # what is noted of a setting that was not there
+
+
+class GroupCounts:
+    """By group, which settings the local optimizer has written in the last step."""
+
+    def __init__(self, written: Sequence[frozenset[str]] = ()) -> None:
+        self.written = tuple(written)
+
+    def look(self, begun: Sequence[Noted], groups: Sequence[Group]) -> None:
+        """A step has ended that ``begun`` with the settings noted then. What has changed inside a container does not
+        show."""
+        self.written = tuple(map(_written, begun, groups))
+
+    def to_tell(self, groups: Sequence[Group]) -> Told:
+        """The counts of the groups of which this rank owns something."""
+        by_group = enumerate(zip(groups, self.written, strict=False))
+        return {
+            ~place: {key: group[key] for key in written & group.keys()}
+            for place, (group, written) in by_group if group["params"] and written
+        }  # fmt: skip
+
+    def to_follow(self, groups: Sequence[Group]) -> list[list[str]]:
+        """By group, the settings in which joined ranks follow this one: all where it owns something of the group, else
+        what its local optimizer has written."""
+        by_group = zip(groups, self.written, strict=False)
+        return [sorted(group.keys() - {"params"} if group["params"] else written) for group, written in by_group]
+
+    def keep(self, own: Sequence[Group], received: Sequence[Group], to_follow: Sequence[Sequence[str]]) -> None:
+        """On a joined rank: put our own counts into the settings received, where their source is not to be followed."""
+        for group, settings, ours, theirs in zip(own, received, self.written, to_follow, strict=False):
+            settings.update({key: group[key] for key in (ours - set(theirs)) & group.keys()})
+
+
+def _written(begun: Noted, group: Group) -> frozenset[str]:
+    changed = {key for key, value in group.items() if not _is_still(value, *begun.get(key, _NEW))}
+    return frozenset(changed - {"params"})
+
+
+def noted(groups: Iterable[Group]) -> list[Noted]:
+    """The settings as they are now, for ``GroupCounts.look``."""
+    return [{key: (value, _changes_in(value)) for key, value in group.items()} for group in groups]
+
+
+def taken_out(told: Told) -> dict[int, Group]:
+    """The counts among what was told, by the group's place. What is kept by parameter is left there."""
+    return {~key: told.pop(key) for key in [key for key in told if key < 0]}
+
+
+def _is_still(value: Any, former: Any, changes: int) -> bool:
+    """Whether it is the same tensor, which nobody has changed since, the same number, or the same object."""
+    if isinstance(value, Number):
+        return type(value) is type(former) and bool(value == former)
+    return value is former and _changes_in(value) == changes
+
+
+def _changes_in(value: Any) -> int:
+    """How often a tensor has been changed in place."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
