@@ -80,6 +80,7 @@ class SimulatedHeartbeats:
 
     detection_s = 5.0
     missing: frozenset[int] = frozenset()
+    unheard: frozenset[int] = frozenset()
 
     def __init__(self, network: Network, rank: int) -> None:
         self.rank = rank

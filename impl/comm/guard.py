@@ -146,9 +146,13 @@ class Guard:
         self._beats.mark_affected()
 
     def causes(self) -> list[Loss]:
-        """A collective has failed on this rank: the losses that explain it, if they become known in two seconds."""
+        """A collective has failed on this rank: the losses that explain it, if they become known in two seconds.
+
+        Of a peer that was not met yet, in two seconds and the detection time.
+        """
         self.mark_affected()
-        return self._beats.losses.causes(self._name_of, _CAUSE_WITHIN_S)
+        met = self._beats.unheard.isdisjoint(self._name_of)
+        return self._beats.losses.causes(self._name_of, _CAUSE_WITHIN_S + (0.0 if met else self._beats.detection_s))
 
     def lost(self) -> set[int]:
         """The group ranks of this group that have stopped."""
@@ -189,7 +193,8 @@ class Guard:
 
 
 def explain(group: dist.ProcessGroup) -> str:
-    """A collective of the group has failed on this rank: what is known of the cause. Takes up to two seconds."""
+    """A collective of the group has failed on this rank: what is known of the cause. It takes as long as
+    ``Guard.causes``."""
     guard = guard_of(group)
     if guard is None:
         return _UNWATCHED

@@ -102,6 +102,7 @@ class Heartbeats:
         self._to_call = {r for r in self._expected if r < rank}  # the higher rank calls the lower one
         self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
         self._peers: list[Peer] = []
+        self._listening: frozenset[int] = frozenset()  # seen in the store, at the last look
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -131,6 +132,11 @@ class Heartbeats:
         """The neighbours that this process has never met."""
         met = {peer.rank for peer in self._peers}
         return {rank for rank in self._expected - met if not self.losses.has(rank)}
+
+    @property
+    def unheard(self) -> set[int]:
+        """The neighbours that are there, and not met yet: of one on another machine only silence tells that it ends."""
+        return self.missing & self._listening
 
     # -- what the rest of the process says
 
@@ -263,6 +269,7 @@ class Heartbeats:
     def _call(self) -> None:
         """Look after the peers that are not met yet: call those that are this rank's to call."""
         ended, listening = self._rendezvous.look(self.missing)
+        self._listening = frozenset(listening)
         for loss in ended:
             self._learn(loss)
         for rank, address in listening.items():

@@ -239,6 +239,19 @@ def test_a_peer_that_says_why_it_ends_just_before_its_process_is_seen_to_be_gone
     assert [(each.end, each.text) for each in beats.losses.causes([0, 1], 0.0)] == [(End.RAISED, "BadBatch")]
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_end_of_a_peer_that_was_seen_and_never_met_is_awaited_for_as_long_as_silence_takes(monkeypatch, seen):
+    monkeypatch.setattr(guard, "_CAUSE_WITHIN_S", 0.1)
+    beats = not_met(dist.HashStore()) if seen else heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    look(beats, 0.0)
+    found = guard.Guard.__new__(guard.Guard)
+    found._beats, found._name_of = beats, {0: "rank 0", 1: "rank 1"}
+    later = threading.Timer(0.5, lambda: beats.losses.add(loss(1, End.SILENT), time.monotonic()))
+    later.start()
+    assert [each.rank for each in found.causes()] == ([1] if seen else [])
+    later.join()
+
+
 def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():
     class Gone(dist.HashStore):
         def set(self, key, value):
