@@ -525,24 +525,27 @@ def test_a_program_that_only_evaluates_may_do_all_of_it_in_inference_mode(ranks)
         assert answer == models.divisible_scalar(rank, 0).sum().item(), f"rank {rank} has not the weight of rank 0"
 
 
+def step_with_sizes(ctx, model, rows):
+    """The gradients of two iterations with so many rows, the last ones, or the error."""
+    layer, shape = model.module, torch.arange(1.0, rows + 1, device=ctx.device)
+    layer.weight.data, layer.bias.data = (torch.ones(*size, device=ctx.device) for size in ((rows, 2), (rows,)))
+    batch = torch.tensor([[1.0, 2.0]], device=ctx.device) * (ctx.rank + 1)
+
+    def iterate():
+        model.zero_grad()
+        (model(batch) * shape).sum().backward()
+
+    return caught(iterate) or caught(iterate) or gradients(model)
+
+
 def give_other_sizes(ctx, rows):
-    """By way and number of rows, the gradients of a layer that is given so many; an error ends the list."""
+    """By way and number of rows, the gradients of a layer that is given so many; an error is the last."""
     told = {}
     for way, options in WAYS.items():
-        layer = nn.Linear(2, rows[0])
-        model, told[way] = wrapped(ctx, layer, **options), []
+        model, told[way] = wrapped(ctx, nn.Linear(2, rows[0]), **options), []
         for count in rows:
-            layer.weight.data = torch.ones(count, 2, device=ctx.device)
-            layer.bias.data = torch.ones(count, device=ctx.device)
-            factors = torch.arange(1.0, count + 1, device=ctx.device)
-            for _ in range(2):
-                model.zero_grad()
-                batch = torch.tensor([[1.0, 2.0]], device=ctx.device) * (ctx.rank + 1)
-                error = caught(lambda batch=batch, factors=factors: (model(batch) * factors).sum().backward())
-                if error is not None:
-                    break
-            told[way].append(gradients(model) if error is None else error)
-            if error is not None:
+            told[way].append(step_with_sizes(ctx, model, count))
+            if not isinstance(told[way][-1], dict):
                 break
     return told
 
