@@ -113,16 +113,3 @@ def cut(bucket: Iterable[int], numels: Sequence[int], limit: float) -> list[Memb
         pieces[-1].append(index)
         room -= numels[index]
     return [tuple(piece) for piece in pieces]
-
-
-def complete(owners: dict[int, int], numels: Sequence[int], world: int) -> tuple[int, ...]:
-    """An owner for every parameter: those that no bucket holds (frozen ones) go to the least loaded ranks."""
-    loads = [0] * world
-    for index, owner in owners.items():
-        loads[owner] += numels[index]
-    full = dict(owners)
-    for index, numel in enumerate(numels):
-        if index not in full:
-            full[index] = loads.index(min(loads))
-            loads[full[index]] += numel
-    return tuple(full[index] for index in range(len(numels)))

@@ -36,11 +36,12 @@ from ..ddp.wrapper import DistributedDataParallel
 from ..zero.arguments import check_own_memory
 from ..zero.overlapping import Overlap
 from ..zero.partition import ShardPlan
+from ..zero.shard import numels_of
 from ..zero.transfer import Publication
 from .bucket_reduction import BucketReduction, InFlight
 from .clipping import Clipping
 from .layout import BucketPart, Layout
-from .plan import OverlapPlan, complete, sharded_buckets, whole_buckets
+from .plan import OverlapPlan, sharded_buckets, whole_buckets
 from .use import agree_on_use
 
 
@@ -290,14 +291,15 @@ class OverlapSession:
             self._overlap.move_to(self._shard.team, plan)
 
     def _shard_plan(self, ddp: DistributedDataParallel, layout: BucketPlan, team: Team) -> ShardPlan:
-        """Owners by the buckets of a plan."""
+        """Owners by the buckets of a plan; what no bucket holds goes where the load is least."""
         buckets = [self._indices(ddp, bucket.parameters) for bucket in layout.buckets]
-        numels = [parameter.numel() for parameter in self._shard.parameters()]
+        numels = numels_of(self._shard.parameters())
         if self._overlap.info.shard_buckets:
             owners = sharded_buckets(buckets, numels, team.size)
         else:
             owners = whole_buckets(buckets, team.size)
-        return ShardPlan(team.size, tuple(numels), complete(owners, numels, team.size))
+        everyone = range(len(numels))
+        return ShardPlan.greedy(numels, team.size, everyone, list(map(owners.get, everyone)))
 
     def _indices(self, ddp: DistributedDataParallel, managed: tuple[int, ...]) -> tuple[int, ...]:
         """ZeRO's indices of some of DDP's parameters; -1 for those that ZeRO does not have."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impl.overlap.plan import OverlapPlan, Piece, complete, cut, sharded_buckets, whole_buckets, windows
+from impl.overlap.plan import OverlapPlan, Piece, cut, sharded_buckets, whole_buckets, windows
 
 
 @st.composite
@@ -57,10 +57,6 @@ def test_the_documented_example_three_equal_layers_and_one():
 def test_more_pieces_than_ranks():
     owners = sharded_buckets([(0, 1, 2, 3)], [16] * 4, 3)
     assert sorted(owners.values()) == [0, 0, 1, 2]
-
-
-def test_parameters_outside_all_buckets_get_the_least_loaded_rank():
-    assert complete({0: 0}, [10, 5, 5], 2) == (0, 1, 1)
 
 
 def test_pieces_come_in_rank_order_and_know_their_runs():

@@ -37,8 +37,7 @@ def test_one_that_is_listed_twice_shares_with_itself():
 
 def test_those_with_one_memory_go_to_one_owner_as_large_as_they_are_together():
     assert ShardPlan.greedy([4, 3, 3, 5], 2, [0, 1, 1, 3]).owners == (1, 0, 0, 1)
-    plan = ShardPlan.greedy([4, 3], 2, [0, 1])
-    assert plan.changed([0, 1, None, None], [4, 3, 1, 9], [0, 1, 0, 3]).owners == (0, 1, 0, 1)
+    assert ShardPlan.greedy([4, 3, 1, 9], 2, [0, 1, 0, 3], [0, 1, None, None]).owners == (0, 1, 0, 1)
 
 
 def refuse_in_overlap(ctx):

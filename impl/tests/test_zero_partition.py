@@ -29,7 +29,7 @@ def test_loads_differ_by_at_most_the_largest_parameter(numels, world):
 def test_added_parameters_move_none_of_the_earlier_ones(first, second, world):
     plan = ShardPlan.greedy(first, world, range(len(first)))
     both = [*first, *second]
-    longer = plan.changed([*plan.owners, *[None] * len(second)], both, range(len(both)))
+    longer = ShardPlan.greedy(both, world, range(len(both)), [*plan.owners, *[None] * len(second)])
     assert longer.owners[: len(first)] == plan.owners
     assert longer.numels == tuple(both)
 
@@ -40,6 +40,10 @@ def test_equal_sizes_go_round():
 
 def test_the_largest_is_placed_first():
     assert ShardPlan.greedy([1, 2, 10, 3], 2, range(4)).owners == (1, 1, 0, 1)
+
+
+def test_who_has_no_owner_goes_to_the_least_loaded_rank():
+    assert ShardPlan.greedy([10, 5, 5], 2, range(3), [0, None, None]).owners == (0, 1, 1)
 
 
 @pytest.mark.parametrize(

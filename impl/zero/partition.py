@@ -33,17 +33,16 @@ class ShardPlan:
             raise PlanError("a parameter with a negative number of elements")
 
     @staticmethod
-    def greedy(numels: Sequence[int], world: int, first: Sequence[int]) -> ShardPlan:
-        """Largest parameter first, each onto the rank with the least so far (ZERO-007)."""
-        return ShardPlan(world, (), ()).changed([None] * len(numels), numels, first)
-
-    def changed(self, owners: Sequence[int | None], numels: Sequence[int], first: Sequence[int]) -> ShardPlan:
-        """The plan of other parameters, some of which have an owner and keep it (ZERO-014); others are added.
+    def greedy(
+        numels: Sequence[int], world: int, first: Sequence[int], owners: Sequence[int | None] = ()
+    ) -> ShardPlan:
+        """Largest parameter first, each onto the rank with the least so far (ZERO-007).
 
         ``first``: by parameter, the place of the first one that has its memory. They go to one owner.
+        ``owners``: those that parameters have already, and keep (ZERO-014); None for what has none.
         """
         full = {place: owner for place, owner in enumerate(owners) if owner is not None}
-        loads = [0] * self.world
+        loads = [0] * world
         for place, owner in full.items():
             loads[owner] += numels[place]
         together: dict[int, list[int]] = {}
@@ -57,7 +56,7 @@ class ShardPlan:
                 if place not in full:
                     full[place] = chosen
                     loads[chosen] += numels[place]
-        return ShardPlan(self.world, tuple(numels), tuple(full[place] for place in range(len(numels))))
+        return ShardPlan(world, tuple(numels), tuple(full[place] for place in range(len(numels))))
 
     def owned_by(self, rank: int) -> tuple[int, ...]:
         """Global indices of the parameters that ``rank`` owns, ascending."""

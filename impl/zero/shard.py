@@ -143,7 +143,7 @@ class Shard:
         parameters, before = self.parameters(), len(self.plan.owners)
         owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
         memory = Memory(parameters, owners)
-        plan = self.plan.changed(owners, numels_of(parameters), memory.first)
+        plan = ShardPlan.greedy(numels_of(parameters), self.team.size, memory.first, owners)
         self.optim.add_param_group(self._local_group(added, plan.owners[before:], self.team.rank))
         self.plan, self._memory, self._looked_at = plan, memory, self._by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
@@ -223,7 +223,7 @@ class Shard:
                     owner_of[new], sent[new] = owner_of[old], sent[old]
         owners = list(map(owner_of.get, now))
         self._memory = Memory(now, owners)
-        self.plan = self.plan.changed(owners, numels_of(now), self._memory.first)
+        self.plan = ShardPlan.greedy(numels_of(now), self.team.size, self._memory.first, owners)
         self.sent = tuple([sent.get(parameter, False) for parameter in now])
         self.trainable, self._looked_at = (), present
         self.optim.param_groups[:] = self.local_groups(self.team.rank)

@@ -37,16 +37,13 @@ def added_group_is_not_sent() -> None:
 @defect("ZERO-014")
 def added_groups_are_spread_as_if_nobody_owned_anything() -> None:
     """Owners of an added group are chosen without regard to what each rank owns already."""
-    edit("loads[owner] += numels[place]", "pass", within="changed")
+    edit("loads[owner] += numels[place]", "pass", within="greedy")
 
 
 @defect("ZERO-014")
 def adding_a_group_deals_out_anew() -> None:
     """Adding a group deals all parameters out anew, so some change their owner."""
-    edit(
-        "self.plan.changed(owners, numels_of(parameters), ",
-        "ShardPlan.greedy(numels_of(self.parameters()), self.team.size, ",
-    )
+    edit("size, memory.first, owners)", "size, memory.first)")
 
 
 @defect("ZERO-015", "ZERO-016")
@@ -203,7 +200,7 @@ def loading_leaves_the_groups() -> None:
 @defect("ZERO-007")
 def loads_count_parameters() -> None:
     """The load of a rank is the number of its parameters, not of their elements."""
-    edit("loads[chosen] += numels[place]", "loads[chosen] += 1", within="changed")
+    edit("loads[chosen] += numels[place]", "loads[chosen] += 1", within="greedy")
 
 
 @defect("ZERO-011")
@@ -260,7 +257,7 @@ def only_the_learning_rate_is_copied() -> None:
 @defect("ZERO-007")
 def parameters_are_dealt_out_in_turn() -> None:
     """Parameters are dealt out round robin, without looking at loads."""
-    edit("else loads.index(min(loads))", "else places[0] % self.world", within="changed")
+    edit("else loads.index(min(loads))", "else places[0] % world", within="greedy")
 
 
 @defect("ZERO-007")
