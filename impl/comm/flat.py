@@ -107,13 +107,20 @@ class PlacedTensors:
     def __init__(self) -> None:
         self._addresses: dict[torch.Tensor, int] = {}
 
-    def move(self, tensors: Sequence[torch.Tensor], views: Sequence[torch.Tensor]) -> None:
-        """Make the tensors these views of a flat one, with the values that they have."""
+    def move(self, tensors: Sequence[torch.Tensor], numel: int | None = None) -> torch.Tensor:
+        """Move tensors of one kind into a new flat one, of which they become views with the strides that they have.
+
+        Returns it; it has ``numel`` elements, by default as many as they have together.
+        """
+        like = tensors[0]
+        flat = new_flat(sum(map(torch.numel, tensors)) if numel is None else numel, like.dtype, like.device)
+        views = dense_views(flat, tensors)
         with torch.no_grad():
             copy_all(views, [tensor.detach() for tensor in tensors])
         for tensor, view in zip(tensors, views, strict=True):
             tensor.data = _under_inference(view) if tensor.is_inference() else view
         self.note(tensors)
+        return flat
 
     def note(self, tensors: Sequence[torch.Tensor]) -> None:
         """They stay where they are."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..comm.duplex import way_from
-from ..comm.flat import PlacedTensors, dense_views
+from ..comm.flat import PlacedTensors
 from ..comm.ranks import GroupRank, Team
 from ..ddp.buckets import Bucket
 from ..zero.memory import has_memory
@@ -96,8 +96,15 @@ class Layout:
                 if part.pieces:
                     by_device.setdefault(part.bucket.spec.device, []).append(part)
             for alike in by_device.values():
-                for parts in [alike] if self._gathers(alike) else [[part] for part in alike]:
-                    parts[-1].publications.append(self._publication(parts))
+                owned = [[each for part in alike for each in part.owned_by(rank)] for rank in self._team.members]
+                plan = plan_of(owned)
+                if gathers(self._team, plan, alike[0].bucket.parameters[0]):
+                    label = f"overlap: parameters of bucket {', '.join(str(part.bucket.spec.index) for part in alike)}"
+                    flat = self._moved.move([member for members in owned for member in members], plan.length)
+                    alike[-1].publications.append(Gathering(self._team, plan, owned, label, flat))
+                    continue
+                for part in alike:
+                    part.publications.append(Broadcasts([self._transfer(part, piece) for piece in part.pieces]))
 
     def _publish_at_the_end(self, outside: Mapping[int, torch.Tensor]) -> None:
         alike: dict[tuple[int, torch.device], list[torch.Tensor]] = {}
@@ -108,31 +115,9 @@ class Layout:
             for (owner, _), members in alike.items()
         ]
 
-    def _owned(self, parts: Sequence[BucketPart]) -> list[list[torch.Tensor]]:
-        """The parameters of some buckets by owner."""
-        return [[member for part in parts for member in part.owned_by(rank)] for rank in self._team.members]
-
-    def _gathers(self, parts: Sequence[BucketPart]) -> bool:
-        return gathers(self._team, plan_of(self._owned(parts)), parts[0].bucket.parameters[0])
-
-    def _publication(self, parts: Sequence[BucketPart]) -> Publication:
-        """What publishes the parameters of these buckets once the last of them has been stepped."""
-        if not self._gathers(parts):
-            return Broadcasts([self._transfer(part, piece) for part in parts for piece in part.pieces])
-        owned = self._owned(parts)
-        plan, members = plan_of(owned), [member for members in owned for member in members]
-        label = f"overlap: parameters of bucket {', '.join(str(part.bucket.spec.index) for part in parts)}"
-        return Gathering(self._team, plan, owned, label, self._flattened(members, plan.length))
-
     def _transfer(self, part: BucketPart, piece: Piece) -> Transfer:
         members = part.owned_by(piece.owner)
         label = f"overlap: bucket {part.bucket.spec.index}, parameters of rank {piece.owner}"
-        flat = self._flattened(members, sum(member.numel() for member in members)) if len(members) > 1 else None
+        flat = self._moved.move(members) if len(members) > 1 else None
         owner = GroupRank(piece.owner)
         return Transfer(way_from(owner, self._team, part.bucket.spec.device), owner, members, label, flat)
-
-    def _flattened(self, members: Sequence[torch.Tensor], length: int) -> torch.Tensor:
-        """Move the values into one new flat tensor and make the members views of it, each with the strides it has."""
-        flat = torch.zeros(length, dtype=members[0].dtype, device=members[0].device)
-        self._moved.move(members, dense_views(flat, members))
-        return flat

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..comm.flat import PlacedTensors, dense_views, new_flat
+from ..comm.flat import PlacedTensors
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .memory import memory_of_its_own
@@ -149,7 +149,7 @@ class Transfers:
                 for owner, members in enumerate(owned):
                     movable = [member for member in members if id(member) in alone]
                     if movable:
-                        self._flats[kind, owner] = self._flattened(movable), movable
+                        self._flats[kind, owner] = self._moved.move(movable), movable
 
     def publish(self, watch: Watch | None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
@@ -190,10 +190,3 @@ class Transfers:
         large = [member for member in members if member.nbytes >= IN_PLACE_BYTES]
         batches = ([small] if small else []) + [[member] for member in large]
         return transfers + [Transfer(self._team, owner, batch, label) for batch in batches]
-
-    def _flattened(self, members: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Move one owner's values into a new flat tensor and make the parameters views of it, laid out as before."""
-        numel = sum(member.numel() for member in members)
-        flat = new_flat(numel, members[0].dtype, members[0].device)
-        self._moved.move(members, dense_views(flat, members))
-        return flat

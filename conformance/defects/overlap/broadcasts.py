@@ -17,7 +17,7 @@ def buckets_are_broadcast_backwards() -> None:
 @defect("HOOK-026", "HOOK-028")
 def only_the_first_piece_is_sent() -> None:
     """Only the first piece of a sharded bucket is broadcast."""
-    edit("for part in parts for piece in part.pieces]", "for part in parts for piece in part.pieces[:1]]")
+    edit("for piece in part.pieces])", "for piece in part.pieces[:1]])")
 
 
 @defect("HOOK-027")

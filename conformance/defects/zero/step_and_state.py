@@ -8,7 +8,6 @@ import torch
 
 import impl.comm.flat
 import impl.zero.checkpoint
-import impl.zero.publisher
 
 from ..planting import defect, edit, swap
 
@@ -437,7 +436,7 @@ def what_an_optimizer_adds_to_its_state_is_loaded_as_it_is() -> None:
 @defect("ZERO-033")
 def bucket_views_lie_row_by_row() -> None:
     """Parameters lose their layout where they become views of a flat tensor, and gradients that are there keep it."""
-    swap(impl.zero.publisher, "dense_views", impl.comm.flat.flat_views)
+    swap(impl.comm.flat, "dense_views", impl.comm.flat.flat_views)
 
 
 @defect("ZERO-033")
