@@ -72,6 +72,6 @@ def _of_the_optimizer(flight: InFlight) -> list[torch.Tensor]:
     assert flat is not None
     if min(members) >= 0:
         return [flat, *flight.kept.values()]
-    own = [place for place, index in enumerate(members) if index >= 0]
+    own = flight.part.of_the_optimizer
     views = flight.part.views_of(flat)
     return [views[place] for place in own] + [flight.kept[place] for place in own if place in flight.kept]

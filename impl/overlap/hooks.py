@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from ..arguments import flag
+from ..comm.ranks import Team
 from ..ddp.buckets import GradBucket
 from ..ddp.hooks.reduction import Hook, call_hook
 from ..ddp.wrapper import DistributedDataParallel
 from ..zero.optimizer import ZeroRedundancyOptimizer
-from .bucket_reduction import OwnerReduction, WrappedReduction
+from .bucket_reduction import BucketReduction, OwnerReduction, WrappedReduction
 from .clipping import Clipping
-from .session import OverlapSession, Reducing, Schedule
+from .layout import BucketPart
+from .session import OverlapSession, Schedule
 
 _OverlapHook = Callable[[Any, GradBucket], "torch.futures.Future[torch.Tensor]"]
 
@@ -61,8 +63,7 @@ def hook_with_zero_step(
             go together. TypeError: ``ddp`` or ``zero`` is not of this package.
     """
     clipping = None if max_norm is None else Clipping(max_norm, norm_type)
-    warm_up = _WarmUp(warm_up_iterations)
-    return _make(hook, ddp, zero, shard_buckets, Schedule.SEQUENTIAL, reduce_scatter, clipping, warm_up)
+    return _make(hook, ddp, zero, shard_buckets, Schedule.SEQUENTIAL, reduce_scatter, warm_up_iterations, clipping)
 
 
 def hook_with_zero_step_interleaved(
@@ -79,24 +80,7 @@ def hook_with_zero_step_interleaved(
     Suits communication that is fast beside the computation. The results are the same. The gradients cannot be clipped
     together, because the first step happens before the last gradient is known.
     """
-    warm_up = _WarmUp(warm_up_iterations)
-    return _make(hook, ddp, zero, shard_buckets, Schedule.INTERLEAVED, reduce_scatter, None, warm_up)
-
-
-class _WarmUp:
-    """Counts iterations, lived or shadowed, so that its end is the same on every rank."""
-
-    def __init__(self, iterations: int) -> None:
-        if iterations < 0:
-            raise ValueError(f"warm_up_iterations must be 0 or more, not {iterations}.")
-        self.iterations = iterations
-        self._begun = 0
-
-    def covers(self, bucket: GradBucket) -> bool:
-        """Whether the iteration of this bucket belongs to the warm-up. Ask for each bucket."""
-        if bucket.index() == 0:
-            self._begun += 1
-        return self._begun <= self.iterations
+    return _make(hook, ddp, zero, shard_buckets, Schedule.INTERLEAVED, reduce_scatter, warm_up_iterations, None)
 
 
 def _make(
@@ -106,34 +90,38 @@ def _make(
     shard_buckets: bool,
     schedule: Schedule,
     reduce_scatter: bool,
+    warm_up_iterations: int,
     clipping: Clipping | None,
-    warm_up: _WarmUp,
 ) -> _OverlapHook:
+    if warm_up_iterations < 0:
+        raise ValueError(f"warm_up_iterations must be 0 or more, not {warm_up_iterations}.")
     shard_buckets, reduce_scatter = flag("shard_buckets", shard_buckets), flag("reduce_scatter", reduce_scatter)
     _check(hook, ddp, zero, reduce_scatter)
-    if warm_up.iterations and hook is None:
+    if warm_up_iterations and hook is None:
         raise ValueError("warm_up_iterations needs a hook that reduces meanwhile: give an allreduce_hook, not None.")
     overlap = zero.overlap
     assert overlap is not None
-    session = OverlapSession(ddp, zero, overlap, schedule, _reducing(hook, reduce_scatter, clipping), clipping)
+
+    def reducing(state: Any, bucket: GradBucket, part: BucketPart, team: Team) -> BucketReduction:
+        if reduce_scatter:
+            return OwnerReduction(bucket, part, team)
+        assert hook is not None
+        return WrappedReduction(hook, state, bucket, part, team, changed=clipping is not None)
+
+    session = OverlapSession(ddp, zero, overlap, schedule, reducing, clipping)
     overlap.info.shard_buckets = shard_buckets
     overlap.info.total_size = 0 if shard_buckets else None
+    begun = 0  # iterations, lived or shadowed, so that the warm-up ends alike on every rank
 
     def hook_with_zero_fn(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if warm_up.covers(bucket):
+        nonlocal begun
+        begun += bucket.index() == 0
+        if begun <= warm_up_iterations:
             assert hook is not None
             return call_hook(hook, state, bucket)
         return session.on_bucket(state, bucket)
 
     return hook_with_zero_fn
-
-
-def _reducing(hook: Hook | None, reduce_scatter: bool, clipping: Clipping | None) -> Reducing:
-    if reduce_scatter:
-        return lambda _state, bucket, part, team: OwnerReduction(bucket, part, team)
-    assert hook is not None
-    clips = clipping is not None
-    return lambda state, bucket, part, team: WrappedReduction(hook, state, bucket, part, team, changed=clips)
 
 
 def _check(hook: Hook | None, ddp: object, zero: object, reduce_scatter: bool) -> None:

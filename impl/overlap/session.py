@@ -129,12 +129,14 @@ class OverlapSession:
             due = due if last else 0
         elif not last:
             due -= 1
-        watch = ddp.reducer.iteration.watch()
         due_flights = self._flights[self._completed : due]
-        if due_flights and (self._clipping is not None or not self._overlap.in_parts):
+        if not due_flights:
+            return
+        watch = ddp.reducer.iteration.watch()
+        if self._clipping is not None or not self._overlap.in_parts:  # which need all gradients at once
             for flight in due_flights:
                 self._reduce(ddp, flight, watch)
-        if self._clipping is not None and due_flights:
+        if self._clipping is not None:
             self._overlap.info.total_norm = self._clipping.apply(due_flights, self._shard, watch)
         if not self._overlap.in_parts:
             self._step(due_flights)
@@ -166,7 +168,7 @@ class OverlapSession:
         }  # fmt: skip
         if gradients:
             self._overlap.step(list(gradients), list(gradients.values()))
-        elif flights and not self._overlap.in_parts:  # one of the user's may move what has no gradient
+        elif not self._overlap.in_parts:  # one of the user's may move what has no gradient
             self._overlap.step([], [])
 
     def _publish(self, part: BucketPart) -> None:

@@ -128,7 +128,7 @@ def a_norm_of_order_nought_is_taken() -> None:
 @defect("HOOK-018")
 def a_warm_up_may_do_without_a_hook() -> None:
     """Who gives no hook to wrap may ask for a warm-up, in which nothing could be reduced."""
-    edit("if warm_up.iterations and hook is None:", "if False:")
+    edit("if warm_up_iterations and hook is None:", "if False:")
 
 
 @defect("HOOK-018")

@@ -26,13 +26,13 @@ def states_that_the_program_puts_away_stay() -> None:
 @defect("HOOK-010")
 def a_warm_up_is_one_too_short() -> None:
     """The last iteration of a warm-up is stepped."""
-    edit("return self._begun <= self.iterations", "return self._begun < self.iterations")
+    edit("if begun <= warm_up_iterations:", "if begun < warm_up_iterations:")
 
 
 @defect("HOOK-010")
 def a_warm_up_counts_buckets() -> None:
     """A warm-up is over after so many buckets."""
-    edit("    if bucket.index() == 0:\n        self._begun += 1\n", "    self._begun += 1\n")
+    edit("begun += bucket.index() == 0", "begun += 1")
 
 
 @defect("HOOK-018")
@@ -73,7 +73,7 @@ def the_norm_is_not_told() -> None:
 @defect("HOOK-018")
 def clipped_gradients_stay_in_a_copy() -> None:
     """What a hook answers in another dtype is clipped in the copy that is stepped with, and handed out as it was."""
-    edit("team, changed=clips)", "team, changed=False)")
+    edit("team, changed=clipping is not None)", "team, changed=False)")
 
 
 @defect("HOOK-037")
@@ -253,7 +253,7 @@ def what_is_in_no_bucket_is_not_sent() -> None:
 @defect("HOOK-018")
 def who_has_no_gradient_steps_behind_the_messages() -> None:
     """A rank whose parameters have no gradients steps only when all parameters have been sent."""
-    edit("elif flights and not self._overlap.in_parts:", "elif False:")
+    edit("elif not self._overlap.in_parts:  # one", "elif False:  # one")
 
 
 @defect("HOOK-007")
