@@ -31,7 +31,7 @@ def zero(alone):
 def test_a_step_goes_through_the_parameters_as_often_for_many_joined_ranks_as_for_one(zero, monkeypatch):
     found, session = [], SimpleNamespace(source=0, watch=None, shadowing=False)
     monkeypatch.setattr(joining, "exchange_gradients", lambda _team, members, *_: [None] * len(members))
-    zero._joining._channel = SimpleNamespace(exchange=lambda _news, marks, *_: (None, marks, {}))
+    zero._joining._channel = SimpleNamespace(exchange=lambda *_: (SimpleNamespace(dense=[]), {}))
     for absent in (range(1, 2), range(1, WORLD)):
         owners = Counted(index * 7 % WORLD for index in range(PARAMETERS))
         zero.shard.plan = ShardPlan(WORLD, (1,) * PARAMETERS, owners)

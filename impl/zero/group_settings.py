@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,8 @@ from ..comm.collectives import broadcast, broadcast_object
 from ..comm.flat import copy_all, flat_views, laid_out_like
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
-from .groups import Group, portable
-
-_ABSENT, _DENSE, _SPARSE = 0, 1, 2
+from .checkpoint import snapshot
+from .groups import Group
 
 
 @dataclass(frozen=True)
@@ -30,25 +29,21 @@ class GroupSettings:
 
     settings: list[Group]  # parameters by place
     sent: tuple[bool, ...]  # which parameters are published
-    arguments: dict[str, Any]  # further keywords of step()
-    members: list[list[int]]  # by group: its parameters, by numbers that all ranks know
     to_follow: list[list[str]]  # by group: the settings in which joined ranks follow the source in any case
+    arguments: dict[str, Any] = field(default_factory=dict)  # further keywords of step()
+    members: list[list[int]] = field(default_factory=list)  # by group: its parameters, by numbers that all ranks know
+    dense: list[int] = field(default_factory=list)  # which of the absent ranks' parameters have dense gradients
     loss: tuple[Any, ...] = ()  # what the step's closure has returned, if there is one that may matter
 
     def packed(self) -> bytes:
         """Bytes that are equal where the settings are equal. TypeError if a setting cannot travel."""
         try:
-            content = portable(self.settings), self.sent, self.arguments, self.members, self.to_follow, self.loss
-            return pickle.dumps(content)
+            return pickle.dumps(replace(self, settings=snapshot(self.settings)))
         except Exception as error:
             raise TypeError(
                 "A rank has joined, so the optimizer's settings must be sent to it, but one of them cannot be pickled: "
                 f"{error}. Keep functions and handles out of param_groups and of step()'s keywords."
             ) from error
-
-    @staticmethod
-    def unpacked(body: bytes) -> GroupSettings:
-        return GroupSettings(*pickle.loads(body))
 
 
 class SettingsChannel:
@@ -61,67 +56,57 @@ class SettingsChannel:
         self._last: bytes | None = None
 
     def exchange(
-        self,
-        settings: GroupSettings | None,
-        marks: Sequence[int],
-        source: GroupRank,
-        sparse: dict[int, Any],
-        watch: Watch | None,
-    ) -> tuple[GroupSettings, list[int], dict[int, Any]]:
-        """The source's settings, marks and sparse gradients, on every rank.
-
-        ``settings`` and ``sparse`` are read on the source only; ``marks`` must be equally long on all ranks.
-        """
-        control = torch.tensor([0, *marks], dtype=torch.uint8, device="cpu")
-        fresh = b""
+        self, settings: GroupSettings | None, sparse: dict[int, Any], source: GroupRank, watch: Watch | None
+    ) -> tuple[GroupSettings, dict[int, Any]]:
+        """The source's settings and sparse gradients, on every rank; what others give does not matter."""
+        fresh, is_new = b"", False
         if self._team.rank == source:
             if settings is None:
                 raise AssertionError("the source of settings has none")
             fresh = settings.packed()
-            control[0] = int(fresh != self._last or bool(sparse))
-        control = control.to(self._team.control_device(self._device))
-        header = broadcast(self._team, control, source, "zero: header for joined ranks").wait(watch).tolist()
+            is_new = fresh != self._last or bool(sparse)
+        header = torch.tensor([is_new], dtype=torch.uint8, device=self._team.control_device(self._device))
         far: dict[int, Any] = {}
-        if header[0]:
+        if broadcast(self._team, header, source, "zero: header for joined ranks").wait(watch).item():
             label = "zero: settings for joined ranks"
             self._last, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label, watch)
         assert self._last is not None
-        return GroupSettings.unpacked(self._last), header[1:], far
+        received: GroupSettings = pickle.loads(self._last)
+        return received, far
 
 
-def mark(parameter: torch.Tensor) -> int:
-    """How a parameter's gradient travels: not at all, in the flat buffer, or by itself."""
-    if parameter.grad is None:
-        return _ABSENT
-    return _DENSE if parameter.grad.layout == torch.strided else _SPARSE
+def dense_gradients(parameters: Sequence[torch.Tensor]) -> list[int]:
+    """Which of the parameters have a dense gradient, by place."""
+    return [
+        place for place, parameter in enumerate(parameters)
+        if (gradient := parameter.grad) is not None and gradient.layout == torch.strided
+    ]  # fmt: skip
 
 
 def sparse_gradients(parameters: Sequence[torch.Tensor]) -> dict[int, Any]:
-    """The sparse ones among the gradients, on the CPU, by place."""
+    """The other gradients, on the CPU, by place."""
     return {
-        place: gradient.detach().cpu()
-        for place, parameter in enumerate(parameters)
-        if (gradient := parameter.grad) is not None and mark(parameter) == _SPARSE
-    }
+        place: gradient.detach().cpu() for place, parameter in enumerate(parameters)
+        if (gradient := parameter.grad) is not None and gradient.layout != torch.strided
+    }  # fmt: skip
 
 
 @torch.no_grad()  # gradients of ``backward(create_graph=True)`` have a graph of their own
 def exchange_gradients(
     team: Team,
     parameters: Sequence[torch.Tensor],
-    marks: Sequence[int],
-    source: GroupRank,
+    dense: Sequence[int],
     sparse: dict[int, Any],
+    source: GroupRank,
     watch: Watch | None,
 ) -> list[torch.Tensor | None]:
-    """The source's gradients of ``parameters``, on every rank; None where the source has none."""
+    """The source's gradients of ``parameters``, on every rank, of which these are dense; None where it has none."""
     gradients: list[torch.Tensor | None] = [None] * len(parameters)
     for place, gradient in sparse.items():
         gradients[place] = gradient.to(parameters[place].device)
     alike: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-    for place, kind in enumerate(marks):
-        if kind == _DENSE:
-            alike.setdefault((parameters[place].device, gradient_dtype(parameters[place])), []).append(place)
+    for place in dense:
+        alike.setdefault((parameters[place].device, gradient_dtype(parameters[place])), []).append(place)
     for (device, dtype), places in alike.items():
         models = [parameters[place] for place in places]
         flat = torch.empty(sum(model.numel() for model in models), dtype=dtype, device=device)

@@ -28,11 +28,6 @@ def settings_of(groups: Iterable[Group]) -> list[Group]:
     return [{key: _kept(value) for key, value in group.items() if key != "params"} for group in groups]
 
 
-def portable(settings: Iterable[Group]) -> list[Group]:
-    """Settings fit for another process: tensors on the CPU."""
-    return [{key: _moved(value) for key, value in group.items()} for group in settings]
-
-
 def take_settings(settings: Sequence[Group], targets: Sequence[Group]) -> None:
     """Make our groups' settings those received or kept. A tensor that we already hold is filled, not replaced."""
     for source, target in zip(settings, targets, strict=True):
@@ -61,7 +56,3 @@ def _kept(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value if isinstance(value, nn.Parameter) else value.detach().clone()
     return copied(value, _kept)
-
-
-def _moved(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, torch.Tensor) else value

@@ -27,7 +27,8 @@ from ..comm.optimizer_states import by_place, found_here
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, FollowedSession, Joinable
-from .group_settings import GroupSettings, SettingsChannel, exchange_gradients, mark, sparse_gradients
+from .checkpoint import snapshot
+from .group_settings import GroupSettings, SettingsChannel, dense_gradients, exchange_gradients, sparse_gradients
 from .groups import settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, is_of_torch
@@ -104,13 +105,14 @@ class Joining:
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
         if absent:
-            parameters = self._shard.parameters()
+            parameters, to_follow = self._shard.parameters(), self._shard.to_follow()
             settings = by_place(settings, parameters)
             (given,) = by_place([arguments], parameters)
-            to_follow = self._shard.to_follow()
-            # those of torch step alike with a closure and without one
-            known = () if is_of_torch(self._shard.optim) else tuple(map(_loss_to_tell, heard))
-            told = GroupSettings(settings, self._shard.sent, given, self._members(), to_follow, known)
+            dense = dense_gradients(self._shard.owned_by(*absent))
+            # as far as it can travel; those of torch step alike with a closure and without one
+            heard = () if is_of_torch(self._shard.optim) else heard
+            known = tuple(snapshot(each) if isinstance(each, (torch.Tensor, Number)) else None for each in heard)
+            told = GroupSettings(settings, self._shard.sent, to_follow, given, self._members(), dense, known)
             self._pass_on(told, absent, session)
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
@@ -204,9 +206,8 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        # whose parameters stay where they are
-        told = GroupSettings(settings, self._shard.sent, {}, [], self._shard.to_follow())
-        received, _, _ = self._channel.exchange(told, [], session.source, {}, session.watch)
+        told = GroupSettings(settings, self._shard.sent, self._shard.to_follow())
+        received, _ = self._channel.exchange(told, {}, session.source, session.watch)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent, received.to_follow)
 
@@ -235,24 +236,15 @@ class Joining:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch
         parameters, team = self._shard.owned_by(*absent), self._shard.team
-        sending = team.rank == session.source
-        marks = [mark(parameter) for parameter in parameters] if sending else [0] * len(parameters)
-        sparse = sparse_gradients(parameters) if sending else {}
-        received, marks, sparse = self._channel.exchange(settings, marks, session.source, sparse, watch)
+        sparse = sparse_gradients(parameters) if team.rank == session.source else {}
+        received, sparse = self._channel.exchange(settings, sparse, session.source, watch)
         if session.shadowing:
             self._arrange(received.members)
             parameters = self._shard.owned_by(*absent)
-        gradients = exchange_gradients(team, parameters, marks, session.source, sparse, watch)
+        gradients = exchange_gradients(team, parameters, received.dense, sparse, session.source, watch)
         mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)
         return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]
-
-
-def _loss_to_tell(value: Any) -> Any:
-    """What a closure returned, as far as it can travel: a tensor without its graph, a number; else nothing."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().clone()
-    return value if isinstance(value, Number) else None
 
 
 def _loss_here(told: tuple[Any], device: torch.device) -> Any:

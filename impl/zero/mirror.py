@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from ..comm.collectives import all_gather_object, broadcast_object
 from ..comm.optimizer_states import by_place
 from ..comm.ranks import GroupRank, Team
+from .checkpoint import snapshot
 from .copies import Content, Copies
 from .group_counts import taken_out
-from .groups import Group, portable, settings_of
+from .groups import Group, settings_of
 from .publisher import Publisher
 from .shard import Shard
 
@@ -59,8 +60,8 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        portably = portable(by_place(known, shard.parameters())), shard.sent, shard.to_follow()
-        settings, sent, to_follow = broadcast_object(team, portably, source, shard.device, "mirror: settings")
+        told = snapshot(by_place(known, shard.parameters())), shard.sent, shard.to_follow()
+        settings, sent, to_follow = broadcast_object(team, told, source, shard.device, "mirror: settings")
         content = copies.content(step, lost)
         self._add_counts(team, content, settings, to_follow)
         shard.restore(team, content, settings, copies.counters_after(step))

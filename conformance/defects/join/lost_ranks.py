@@ -349,7 +349,7 @@ def survivors_get_copies_of_what_groups_name() -> None:
 @defect("JOIN-057", worlds=(4,))
 def survivors_of_a_shard_get_copies_of_what_groups_name() -> None:
     """The settings of a sharded optimizer that goes on name copies of its parameters."""
-    edit("portable(by_place(known, shard.parameters()))", "portable(known)")
+    edit("snapshot(by_place(known, shard.parameters()))", "snapshot(known)")
 
 
 @defect("JOIN-023")
