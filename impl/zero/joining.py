@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Number
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -32,7 +32,6 @@ from .group_settings import GroupSettings, SettingsChannel, dense_gradients, exc
 from .groups import settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, is_of_torch
-from .weak import whole
 
 #: The acts that live ranks announce and joined ranks follow; the hook's ``acts`` names them in the same order.
 STEP, CONSOLIDATE, HOOKS = range(3)
@@ -45,8 +44,7 @@ Kept = dict[int, torch.Tensor | None]
 class Joining:
     """What one ZeRO optimizer does differently inside a join context."""
 
-    def __init__(self, zero: Joinable, shard: Shard, publisher: Publisher) -> None:
-        self._whole = weakref.ref(zero)
+    def __init__(self, shard: Shard, publisher: Publisher) -> None:
         self._shard = shard
         self._publisher = publisher
         # the context that we are in or were in last; held weakly, it must not outlive its block
@@ -63,7 +61,7 @@ class Joining:
     @property
     def _zero(self) -> Joinable:
         """The optimizer; known to the session by its identity."""
-        return whole(self._whole)
+        return cast("Joinable", self._shard.exposed)
 
     def enter(self) -> None:
         """A block begins: all ranks stand at one place."""

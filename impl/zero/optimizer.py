@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -29,7 +28,6 @@ from .mirror import Mirror
 from .overlapping import Overlap
 from .publisher import Publisher
 from .shard import Shard
-from .weak import whole
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         #: who owns what, the local optimizer and its state
         self.shard = Shard(self, team, constructor, defaults)
         self._publisher = Publisher(self.shard, self.parameters_as_bucket_view)
-        self._joining = Joining(self, self.shard, self._publisher)
+        self._joining = Joining(self.shard, self._publisher)
         #: what the overlap hooks drive; None says that this optimizer steps by itself
         self.overlap = Overlap(self.shard, self._joining) if overlap_with_ddp else None
         #: what ``regroup`` goes on from; None says that a lost rank takes its shard with it
@@ -437,13 +435,13 @@ class _ZeROJoinHook(FollowingHook):
                 "ZeRO's join hook serves a ZeroRedundancyOptimizer only, but it was given a "
                 f"{type(zero).__name__}: let Join build it by listing the optimizer among the joinables."
             )
-        self._zero = weakref.ref(zero)
+        self._shard = zero.shard
         super().__init__()
 
     @property
     def zero(self) -> ZeroRedundancyOptimizer:
         """The optimizer; it keeps the hook."""
-        return whole(self._zero)
+        return cast("ZeroRedundancyOptimizer", self._shard.exposed)
 
     def main_hook(self) -> None:
         """Perform an optimizer step; nothing in a context, where joined ranks follow those of the others."""

@@ -33,7 +33,6 @@ from .group_counts import GroupCounts, Noted, noted, taken_out
 from .groups import Group, copy_settings, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
-from .weak import whole
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +79,11 @@ class Shard:
 
     @property
     def exposed(self) -> torch.optim.Optimizer:
-        """The optimizer whose groups users read and write."""
-        return whole(self._exposed)
+        """The optimizer whose groups users read and write; held weakly, so that it goes with its own last reference."""
+        exposed = self._exposed()
+        if exposed is None:
+            raise AttributeError("the optimizer that this is a part of is gone")
+        return exposed
 
     # --- who owns what
 
