@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .groups import Group
+from .groups import Group, restricted
 from .shard import Shard
 
 SENT_FROM_BACKWARD = "with overlap_with_ddp=True parameters are sent from inside backward, bucket by bucket"
@@ -19,11 +19,7 @@ def partition_parameters(
     if params_per_rank is None:
         return [shard.local_groups(rank) for rank in shard.team.members]
     verify_params_per_rank(shard, params_per_rank)
-    chosen = [{id(parameter) for parameter in members} for members in params_per_rank]
-    return [
-        [{**group, "params": [p for p in group["params"] if id(p) in members]} for group in shard.exposed.param_groups]
-        for members in chosen
-    ]
+    return [restricted(shard.exposed.param_groups, members) for members in params_per_rank]
 
 
 def verify_params_per_rank(shard: Shard, params_per_rank: Sequence[Sequence[torch.Tensor]]) -> None:

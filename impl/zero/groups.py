@@ -14,6 +14,12 @@ from ..comm.optimizer_states import copied
 Group = dict[str, Any]
 
 
+def restricted(groups: Iterable[Group], members: Iterable[torch.Tensor]) -> list[Group]:
+    """The groups with those of their parameters that are among the members."""
+    wanted = set(map(id, members))
+    return [{**group, "params": [p for p in group["params"] if id(p) in wanted]} for group in groups]
+
+
 def copy_settings(sources: Sequence[Group], targets: Sequence[Group]) -> None:
     """Make the settings of each target group those of the source group at the same place (ZERO-011)."""
     for source, target in zip(sources, targets, strict=True):

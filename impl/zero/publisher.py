@@ -69,7 +69,7 @@ class Publisher:
             return closure
         if check is not None:
             shard.look_at_parameters()  # the program may have changed them since the last step
-        before = [] if check is None else _values(shard)
+        before = [] if check is None else [parameter.clone() for parameter in _own(shard)]
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
             nonlocal evaluated
@@ -101,11 +101,6 @@ def _bring(publications: Sequence[Publication], watch: Watch | None) -> None:
 def _own(shard: Shard) -> list[torch.Tensor]:
     """The parameters that this rank owns."""
     return [parameter.detach() for parameter in shard.owned_by(shard.team.rank)]
-
-
-def _values(shard: Shard) -> list[torch.Tensor]:
-    """What they hold now."""
-    return [parameter.clone() for parameter in _own(shard)]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

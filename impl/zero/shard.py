@@ -30,7 +30,7 @@ from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
 from .group_counts import GroupCounts, Noted, noted, taken_out
-from .groups import Group, copy_settings, settings_of, take_settings
+from .groups import Group, copy_settings, restricted, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
 
@@ -99,15 +99,9 @@ class Shard:
         wanted = set(ranks)
         return [p for p, owner in zip(self.parameters(), self.plan.owners, strict=True) if owner in wanted]
 
-    def _local_group(self, group: Group, owners: Sequence[int], rank: int) -> Group:
-        """The part of a group that ``rank`` owns; ``owners`` are those of the group's parameters."""
-        mine = [parameter for parameter, owner in zip(group["params"], owners, strict=True) if owner == rank]
-        return {**group, "params": mine}
-
     def local_groups(self, rank: int) -> list[Group]:
         """The exposed groups with the parameters of ``rank`` only."""
-        owners, groups = iter(self.plan.owners), self.exposed.param_groups
-        return [self._local_group(group, [next(owners) for _ in group["params"]], rank) for group in groups]
+        return restricted(self.exposed.param_groups, self.owned_by(rank))
 
     # --- the local optimizer
 
@@ -121,8 +115,7 @@ class Shard:
 
     def show_defaults(self) -> None:
         """Show the settings that a local optimizer will have; bad ones raise here."""
-        empty = [{**group, "params": []} for group in self.exposed.param_groups]
-        self._show_settings_of(self._make(empty))
+        self._show_settings_of(self._make(restricted(self.exposed.param_groups, [])))
 
     def _make(self, groups: list[Group]) -> torch.optim.Optimizer:
         made = self.constructor(groups, **self.given_defaults)
@@ -142,11 +135,12 @@ class Shard:
 
     def extend(self, added: Group) -> None:
         """Take in a group that has been added to the exposed ones; where that is refused, all is as it was."""
-        parameters, before = self.parameters(), len(self.plan.owners)
+        parameters = self.parameters()
         owners = [*self.plan.owners, *map(self._owner_of.get, added["params"])]
         memory = Memory(parameters, owners)
         plan = ShardPlan.greedy(numels_of(parameters), self.team.size, memory.first, owners)
-        self.optim.add_param_group(self._local_group(added, plan.owners[before:], self.team.rank))
+        (mine,) = restricted([added], [parameters[index] for index in plan.owned_by(self.team.rank)])
+        self.optim.add_param_group(mine)
         self.plan, self._memory, self._looked_at = plan, memory, self._by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None

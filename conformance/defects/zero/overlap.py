@@ -110,7 +110,7 @@ def partition_may_lack_a_rank() -> None:
 @defect("ZERO-029")
 def partition_gives_all_ranks_the_first_ones_part() -> None:
     """By a manual partition every rank is given what the first one is to have."""
-    edit("for parameter in members} for members in params", "for parameter in params_per_rank[0]} for _ in params")
+    edit("groups, members) for members in params_per_rank", "groups, params_per_rank[0]) for _ in params_per_rank")
 
 
 @defect("ZERO-029")

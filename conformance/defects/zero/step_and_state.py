@@ -95,7 +95,7 @@ def each_rank_begins_with_itself() -> None:
 @defect("ZERO-009")
 def every_rank_keeps_all_state() -> None:
     """The local optimizer is built over all parameters, so every rank keeps the whole state."""
-    edit(" if owner == rank]", " if owner >= 0]")
+    edit("self.exposed.param_groups, self.owned_by(rank))", "self.exposed.param_groups, self.parameters())")
 
 
 @defect("ZERO-017")
