@@ -82,10 +82,8 @@ class OverlapSession:
         ddp.reducer.iteration.if_raised.append(self._backward_raised)
         # that of DDP when we began, or when we last followed it
         self._team = ddp.reducer.team
-        # from the first bucket of the first iteration on
-        self._begun = False
         self._layout: Layout
-        # the DDP plan that the layout follows; replaced whenever DDP has laid out its buckets anew
+        # the DDP plan that the layout follows, replaced whenever DDP has laid out its buckets anew; None at first
         self._plan_seen: object = None
         # parameters in no bucket of that plan, since nobody uses them
         self._left_out: dict[int, torch.Tensor] = {}
@@ -144,7 +142,9 @@ class OverlapSession:
             self._step_and_send(ddp, flight, watch)
         self._completed = due
         if last:
-            self._end(watch)
+            self._receive(watch)  # the next forward needs all owners' parameters (HOOK-019)
+            self._overlap.end()
+            self._forget()
 
     @property
     def _all_together(self) -> bool:
@@ -162,14 +162,12 @@ class OverlapSession:
 
     def _step(self, flights: Sequence[InFlight]) -> None:
         """Step what this rank owns of these buckets."""
-        gradients = {
+        gradients: dict[torch.Tensor, torch.Tensor] = {
             flight.part.bucket.parameters[place]: gradient
             for flight in flights for place, gradient in flight.gradients.items()
         }  # fmt: skip
-        if gradients:
-            self._overlap.step(list(gradients), list(gradients.values()))
-        elif not self._overlap.in_parts:  # one of the user's may move what has no gradient
-            self._overlap.step([], [])
+        if gradients or not self._overlap.in_parts:  # one of the user's may move what has no gradient
+            self._overlap.step(gradients)
 
     def _publish(self, part: BucketPart) -> None:
         for publication in part.publications:
@@ -217,15 +215,11 @@ class OverlapSession:
         else:
             unused = [place for place, count in enumerate(flight.use.of(bucket.spec.index, watch)) if not count]
         kept = {place: bucket.kept_gradient(place) for place in unused}
-        return self._overlap.share_kept(kept, bucket.spec.device, session) if kept and session is not None else kept
+        if kept and session is not None:
+            return self._overlap.joining.share_kept(kept, bucket.spec.device, session)
+        return kept
 
     # --- the iteration ---------------------------------------------------------------------------------------------
-
-    def _end(self, watch: Watch | None) -> None:
-        """Wait until every owner's parameters have arrived: the next forward needs them (HOOK-019)."""
-        self._receive(watch)
-        self._overlap.end()
-        self._forget()
 
     def _receive(self, watch: Watch | None) -> None:
         self._advance_publications(len(self._publications), watch)
@@ -251,21 +245,16 @@ class OverlapSession:
     def _follow_the_layout(self, ddp: DistributedDataParallel) -> None:
         """Name the owners the first time; follow DDP when it lays out its buckets anew or changes its group."""
         reducer = ddp.reducer
-        if not self._begun:
-            self._begun = True
+        moves = self._follows_ddp and self._team is not reducer.team
+        self._team = reducer.team
+        if moves or self._plan_seen is None:
             reducer.steps_by_hook = True
-            self._overlap.fix_owners(self._shard_plan(ddp, reducer.expected_plan(), self._shard.team))
-        if self._team is not reducer.team:
-            self._team = reducer.team
-            if self._follows_ddp:
-                self._overlap.move_to(self._team, self._shard_plan(ddp, reducer.expected_plan(), self._team))
-                self._plan_seen = None
-        if self._plan_seen is not reducer.plan:
-            if self._plan_seen is not None:
-                self._reassign_owners(ddp)
+            team = reducer.team if moves else self._shard.team
+            self._overlap.name_owners(team, self._shard_plan(ddp, reducer.expected_plan(), team))
+        elif self._plan_seen is not reducer.plan:
+            self._reassign_owners(ddp)
+        if self._plan_seen is not reducer.plan or self._layout.stale(reducer.buckets, self._shard.plan.owners):
             self._plan_seen = reducer.plan
-            self._lay_out(ddp)
-        elif self._layout.stale(reducer.buckets, self._shard.plan.owners):
             self._lay_out(ddp)
         session = reducer.iteration.session
         if self._left_out and not (session is not None and session.shadowing):
@@ -290,7 +279,7 @@ class OverlapSession:
             return
         plan = self._shard_plan(ddp, ddp.reducer.plan, self._shard.team)
         if plan.owners != self._shard.plan.owners:
-            self._overlap.move_to(self._shard.team, plan)
+            self._overlap.name_owners(self._shard.team, plan)
 
     def _shard_plan(self, ddp: DistributedDataParallel, layout: BucketPlan, team: Team) -> ShardPlan:
         """Owners by the buckets of a plan; what no bucket holds goes where the load is least."""

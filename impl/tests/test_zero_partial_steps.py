@@ -1,14 +1,13 @@
 """Stepping a shard part by part: together the parts of an iteration are one step. No processes."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
-from impl.zero.overlapping import PartialSteps
+from impl import ZeroRedundancyOptimizer
+from impl.zero.partition import ShardPlan
 
-
+pytestmark = pytest.mark.usefixtures("alone")
 class Counting(torch.optim.Optimizer):
     """Counts its steps in every place where an optimizer might: attribute, group number, group tensor, state."""
 
@@ -33,18 +32,12 @@ class Counting(torch.optim.Optimizer):
 
 
 def sharded(kind, **settings):
-    """Four parameters in two groups, and what PartialSteps asks of a shard."""
+    """Four parameters in two groups, and an optimizer that owns all of them and overlaps."""
     params = [nn.Parameter(torch.full((2,), float(place))) for place in range(4)]
-    optim = kind([{"params": params[:3]}, {"params": params[3:], "lr": 0.5}], **settings)
-    exposed = list(map(dict, optim.param_groups))
-    shard = SimpleNamespace(
-        optim=optim,
-        exposed=SimpleNamespace(param_groups=exposed, state=optim.state),
-        team=SimpleNamespace(rank=0),
-        owned_by=lambda _: params,
-        steps_since_consolidation=0,
-    )
-    return params, shard
+    groups = [{"params": params[:3]}, {"params": params[3:], "lr": 0.5}]
+    zero = ZeroRedundancyOptimizer(groups, kind, overlap_with_ddp=True, **settings)
+    zero.overlap.name_owners(zero.shard.team, ShardPlan(1, (2,) * 4, (0,) * 4))
+    return params, zero
 
 
 def gradient(place, iteration):
@@ -57,58 +50,54 @@ def gradient(place, iteration):
 )
 def test_parts_amount_to_one_step(kind, settings):
     """One that is none of torch's own is given a single part, as the hooks' session does."""
-    params, shard = sharded(kind, **settings)
-    steps = PartialSteps(shard)
+    params, zero = sharded(kind, **settings)
     plain = [nn.Parameter(parameter.detach().clone()) for parameter in params]
     whole = kind([{"params": plain[:3]}, {"params": plain[3:], "lr": 0.5}], **settings)
     for iteration in range(3):
-        steps.begin()
+        zero.overlap.begin(None)
         for part in ([0, 1, 2, 3],) if kind is Counting else ([2, 3], [0], [1]):
-            steps.step([gradient(place, iteration) if place in part else None for place in range(4)])
-        steps.end()
+            zero.overlap.step({params[place]: gradient(place, iteration) for place in part})
+        zero.overlap.end()
         for place, parameter in enumerate(plain):
             parameter.grad = gradient(place, iteration)
         whole.step()
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(params, plain, strict=True))
-    assert shard.steps_since_consolidation == 3
+    assert zero.shard.steps_since_consolidation == 3
 
 
 def test_other_parameters_and_gradients_stay_as_they_are():
-    params, shard = sharded(torch.optim.SGD, lr=0.1, momentum=0.9)
-    steps = PartialSteps(shard)
+    params, zero = sharded(torch.optim.SGD, lr=0.1, momentum=0.9)
     held = torch.ones(2)
     params[0].grad = params[1].grad = held
     before = [parameter.detach().clone() for parameter in params]
-    steps.begin()
-    steps.step([gradient(0, 0), None, None, None])
+    zero.overlap.begin(None)
+    zero.overlap.step_own([gradient(0, 0), None, None, None])
     assert params[0].grad is held
     assert params[1].grad is held
-    assert list(shard.optim.state) == [params[0]]
+    assert list(zero.optim.state) == [params[0]]
     assert [torch.equal(p, b) for p, b in zip(params, before, strict=True)] == [False, True, True, True]
 
 
 def test_settings_are_read_in_every_iteration_and_changes_come_back():
-    params, shard = sharded(Counting)
-    steps = PartialSteps(shard)
-    for group in shard.exposed.param_groups:
+    params, zero = sharded(Counting)
+    for group in zero.param_groups:
         group["lr"] = 0.0
     before = [parameter.detach().clone() for parameter in params]
-    steps.begin()
-    steps.step([gradient(place, 0) for place in range(4)])
-    steps.end()
+    zero.overlap.begin(None)
+    zero.overlap.step_own([gradient(place, 0) for place in range(4)])
+    zero.overlap.end()
     assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
-    assert [group["count"] for group in shard.exposed.param_groups] == [1, 1]
+    assert [group["count"] for group in zero.param_groups] == [1, 1]
 
 
 def test_a_rank_that_owns_nothing_of_an_iteration_counts_it_all_the_same():
-    _, shard = sharded(Counting)
-    steps = PartialSteps(shard)
-    steps.begin()
-    steps.end()
-    assert [group["count"] for group in shard.exposed.param_groups] == [1, 1]
+    _, zero = sharded(Counting)
+    zero.overlap.begin(None)
+    zero.overlap.end()
+    assert [group["count"] for group in zero.param_groups] == [1, 1]
 
 
 def test_a_list_of_gradients_of_the_wrong_length_is_refused():
-    _, shard = sharded(Counting)
+    _, zero = sharded(Counting)
     with pytest.raises(AssertionError, match="3 gradients for a shard of 4"):
-        PartialSteps(shard).step([None] * 3)
+        zero.overlap.step_own([None] * 3)

@@ -34,7 +34,10 @@ class GroupCounts:
     def look(self, begun: Sequence[Noted], groups: Sequence[Group]) -> None:
         """A step has ended that ``begun`` with the settings noted then. What has changed inside a container does not
         show."""
-        self.written = tuple(map(_written, begun, groups))
+        self.written = tuple(
+            frozenset(key for key in group.keys() - {"params"} if not _is_still(group[key], *before.get(key, _NEW)))
+            for before, group in zip(begun, groups, strict=False)
+        )
 
     def to_tell(self, groups: Sequence[Group]) -> Told:
         """The counts of the groups of which this rank owns something."""
@@ -54,11 +57,6 @@ class GroupCounts:
         """On a joined rank: put our own counts into the settings received, where their source is not to be followed."""
         for group, settings, ours, theirs in zip(own, received, self.written, to_follow, strict=False):
             settings.update({key: group[key] for key in (ours - set(theirs)) & group.keys()})
-
-
-def _written(begun: Noted, group: Group) -> frozenset[str]:
-    changed = {key for key, value in group.items() if not _is_still(value, *begun.get(key, _NEW))}
-    return frozenset(changed - {"params"})
 
 
 def noted(groups: Iterable[Group]) -> list[Noted]:

@@ -213,9 +213,8 @@ class Joining:
         """Bring the source's gradients that no backward has renewed to ranks that have joined, whose own are older."""
         if not self._absent_ranks(session):
             return kept
-        sent, source, label = None, session.source, "overlap: gradients that joined ranks lack"
-        if session.team.rank == source:  # copies: a view travels with all of its storage
-            sent = {place: None if held is None else held.detach().cpu().clone() for place, held in kept.items()}
+        source, label = session.source, "overlap: gradients that joined ranks lack"
+        sent = snapshot(kept) if session.team.rank == source else None  # a view travels with all of its storage
         received: Kept = broadcast_object(session.team, sent, source, device, label, session.watch)
         if not session.shadowing:
             return kept
@@ -255,9 +254,9 @@ def _loss_here(told: tuple[Any], device: torch.device) -> Any:
 def shown_gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> Iterator[None]:
     """Let the parameters show these gradients inside the block; afterwards they hold what they held before."""
     before = [parameter.grad for parameter, _ in pairs]
-    for parameter, gradient in pairs:
-        parameter.grad = gradient
     try:
+        for parameter, gradient in pairs:
+            parameter.grad = gradient
         yield
     finally:
         for (parameter, _), gradient in zip(pairs, before, strict=True):

@@ -193,11 +193,11 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         With ``gradients`` (overlap mode: one per parameter of the shard, None for "leave alone") only part of it.
         """
         if gradients is not None:
-            if self.overlap is None or self.overlap.steps is None:
+            if self.overlap is None or not self.overlap.initialized:
                 raise AssertionError("gradients are given to a local step, but the optimizer does not overlap with DDP")
             if closure is not None:
                 raise AssertionError("a local step takes gradients or a closure, not both")
-            self.overlap.steps.step(gradients)
+            self.overlap.step_own(gradients)
             return None
         return self.shard.step(closure, **kwargs)
 
@@ -238,7 +238,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
             self._joining.consolidate(session, to)
 
     def _check_overlap_initialized(self) -> None:
-        if self.overlap is not None and self.overlap.steps is None:
+        if self.overlap is not None and not self.overlap.initialized:
             raise RuntimeError(
                 "With overlap_with_ddp=True the optimizer's state does not exist before the first backward pass with "
                 "the overlap hook registered. Run one iteration first."

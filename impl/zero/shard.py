@@ -36,6 +36,9 @@ from .partition import ShardPlan
 
 logger = logging.getLogger(__name__)
 
+#: Groups, and the parameters that each had at some moment.
+ByGroup = list[tuple[Group, list[torch.Tensor]]]
+
 
 class Shard:
     """The parameters that this rank owns, the ordinary optimizer that steps them, and the state of both."""
@@ -48,7 +51,7 @@ class Shard:
         defaults: dict[str, Any],
     ) -> None:
         self._exposed = weakref.ref(exposed)
-        #: who shares the state, and who owns what; both change only by ``move_to`` and when the plan is extended
+        #: who shares the state, and who owns what
         self.team = team
         parameters = self.parameters()
         self._memory = Memory(parameters)
@@ -62,7 +65,7 @@ class Shard:
         self.constructor = constructor
         self.given_defaults = defaults
         # those that the plan, the local groups and what follows are about, by group
-        self._looked_at = self._by_group()
+        self._looked_at = self.by_group()
         # of all that have ever been here: what a program takes out may come back, and its state lies with its owner
         self._owner_of: dict[torch.Tensor, int] = {}
         #: requires_grad of every parameter at the last look, by global index
@@ -91,7 +94,8 @@ class Shard:
         """All parameters in global order: group after group."""
         return [parameter for group in self.exposed.param_groups for parameter in group["params"]]
 
-    def _by_group(self) -> list[tuple[Group, list[torch.Tensor]]]:
+    def by_group(self) -> ByGroup:
+        """The groups as they are now, each with its parameters."""
         return [(group, list(group["params"])) for group in self.exposed.param_groups]
 
     def owned_by(self, *ranks: int) -> list[torch.Tensor]:
@@ -141,7 +145,7 @@ class Shard:
         plan = ShardPlan.greedy(numels_of(parameters), self.team.size, memory.first, owners)
         (mine,) = restricted([added], [parameters[index] for index in plan.owned_by(self.team.rank)])
         self.optim.add_param_group(mine)
-        self.plan, self._memory, self._looked_at = plan, memory, self._by_group()
+        self.plan, self._memory, self._looked_at = plan, memory, self.by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
         self.consolidated = None
         if self.copies is not None:
@@ -162,8 +166,7 @@ class Shard:
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
             self.counts.look(before, self.optim.param_groups)
-            copy_settings(self.optim.param_groups, self.exposed.param_groups)
-            self.exposed.state = self.optim.state
+            self.show_changes()
         if closure is not None:
             self.look_at_trainability()
         self.steps_since_consolidation += 1
@@ -194,8 +197,17 @@ class Shard:
     def look_at_changes(self) -> None:
         """Notice what a user has changed or replaced in the exposed optimizer: parameters, settings, the state."""
         self.look_at_parameters()
+        self.take_changes()
+
+    def take_changes(self) -> None:
+        """Let the local optimizer have the settings and the state of the exposed one."""
         copy_settings(self.exposed.param_groups, self.optim.param_groups)
         self.optim.state = self.exposed.state
+
+    def show_changes(self) -> None:
+        """Let the exposed optimizer have the settings and the state of the local one."""
+        copy_settings(self.optim.param_groups, self.exposed.param_groups)
+        self.exposed.state = self.optim.state
 
     def look_at_parameters(self) -> None:
         """Notice that a user has replaced, moved, added or removed parameters in the groups, on all ranks alike.
@@ -203,9 +215,9 @@ class Shard:
         A parameter that is still there or comes back keeps its owner. One in the place of another, in a group of as
         many as before, gets that one's. All others go where the load is least.
         """
-        present, looked_at = self._by_group(), self._looked_at
+        present, looked_at = self.by_group(), self._looked_at
         now, before = self.parameters(), [parameter for _, members in looked_at for parameter in members]
-        if _numbers_in(present) == _numbers_in(looked_at) and all(map(is_, now, before)):
+        if ids_by_group(present) == ids_by_group(looked_at):
             self._looked_at = present
             if self._memory.stale:
                 self._memory = Memory(now, self.plan.owners)
@@ -346,15 +358,14 @@ class Shard:
         further = self.further_entries() if further is None else further
         self.optim.load_state_dict({**further, "state": packed, "param_groups": packed_groups})
         lie_like_parameters(self.optim.state)
-        copy_settings(self.optim.param_groups, self.exposed.param_groups)  # which may be older and lack some
-        self.exposed.state = self.optim.state
+        self.show_changes()  # what is loaded may be older and lack some settings
 
     # --- owners that come late or change
 
-    def fix_owners(self, plan: ShardPlan) -> None:
+    def fix_owners(self, team: Team, plan: ShardPlan) -> None:
         """Build the local optimizer over the owners of this plan; overlap mode, once."""
-        self.plan = plan
-        self._looked_at, self._memory = self._by_group(), Memory(self.parameters())  # since then no group may change
+        self.team, self.plan = team, plan
+        self._looked_at, self._memory = self.by_group(), Memory(self.parameters())  # since then no group may change
         self.build_local()
         self.look_at_trainability()
 
@@ -475,8 +486,9 @@ def step_of(optim: torch.optim.Optimizer, **arguments: Any) -> Any:
     return result
 
 
-def _numbers_in(groups: Sequence[tuple[Group, list[torch.Tensor]]]) -> list[int]:
-    return [len(members) for _, members in groups]
+def ids_by_group(groups: ByGroup) -> list[list[int]]:
+    """The ids of the parameters: equal where these are the same in the same places."""
+    return [list(map(id, members)) for _, members in groups]
 
 
 def _places_that_differ(now: Sequence[bool], before: Sequence[bool]) -> list[int]:

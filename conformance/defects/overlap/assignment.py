@@ -27,9 +27,9 @@ def buckets_of_a_failed_backward_are_kept() -> None:
 def futures_pile_up() -> None:
     """The buckets and futures of an iteration are kept, and never cleared."""
     edit(
-        "    self._forget()\n",
-        '    self._seen = [*getattr(self, "_seen", ()), *self._flights]\n    self._forget()\n',
-        within="_end",
+        "        self._forget()\n",
+        '        self._seen = [*getattr(self, "_seen", ()), *self._flights]\n        self._forget()\n',
+        within="OverlapSession._advance",
     )
 
 
@@ -48,7 +48,7 @@ def more_pieces_than_ranks_fail() -> None:
 @defect("HOOK-038")
 def owners_are_those_of_the_expected_buckets() -> None:
     """Owners stay those of the buckets that were expected, even though DDP has settled on others."""
-    edit("            self._reassign_owners(ddp)\n", "            pass\n")
+    edit("        self._reassign_owners(ddp)\n", "        pass\n")
 
 
 @defect("HOOK-038")
@@ -91,7 +91,8 @@ def seen_buckets_are_not_cleared() -> None:
 @defect("HOOK-018")
 def optimizer_stays_on_the_former_group() -> None:
     """An optimizer that follows DDP to another group is put back on the former one in every iteration."""
-    edit("        self._team = reducer.team\n        if self._follows_ddp", "        if self._follows_ddp")
+    edit("    self._team = reducer.team\n", "")
+    edit("team = reducer.team if moves", "team = self._team if moves")
 
 
 @defect("HOOK-018")
@@ -110,7 +111,7 @@ def joined_ranks_step_what_nobody_uses() -> None:
         "kept = {place: bucket.kept_gradient(place) for place in unused}",
         "kept = {place: bucket.kept_gradient(place) for place in unused}\n"
         "    if kept and session is not None and session.shadowing:\n"
-        "        self._overlap.share_kept(kept, bucket.spec.device, session)\n"
+        "        self._overlap.joining.share_kept(kept, bucket.spec.device, session)\n"
         "        return {place: torch.zeros_like(bucket.parameters[place]) for place in unused}",
     )
 
@@ -174,10 +175,9 @@ def finished_buckets_of_a_failed_backward_count() -> None:
 def settings_of_a_failed_iteration_are_kept() -> None:
     """After an iteration that failed, the next one is stepped with the settings with which that one began."""
     edit(
-        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
-        "    if not self._begun:\n"
-        "        copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
-        within="begin",
+        "    self.shard.take_changes()\n",
+        "    if not self._begun:\n        self.shard.take_changes()\n",
+        within="Overlap.begin",
     )
 
 

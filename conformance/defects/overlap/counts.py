@@ -53,7 +53,7 @@ def counts_are_lost_with_another_group() -> None:
 def idle_owner_does_not_count() -> None:
     """A rank that owns nothing does not step in an iteration, so that its optimizer counts less."""
     edit(
-        "self.step_pairs([], [])  # a rank that owns nothing counts the iteration all the same",
+        "self.step({})  # a rank that owns nothing counts the iteration all the same",
         "pass",
     )
 
@@ -95,11 +95,13 @@ def shards_stay_with_the_expected_buckets() -> None:
 def parts_step_with_the_settings_of_the_iteration_before() -> None:
     """Settings that the program changes reach the parts of a step an iteration late."""
     edit(
-        "    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n",
-        "    now = [dict(group) for group in self._shard.exposed.param_groups]\n"
-        "    copy_settings(getattr(self, '_earlier', now), optim.param_groups)\n"
+        "    self.shard.take_changes()\n",
+        "    now = [dict(group) for group in self.shard.exposed.param_groups]\n"
+        "    self.shard.take_changes()\n"
+        "    for group, earlier in zip(self.shard.optim.param_groups, getattr(self, '_earlier', now), strict=True):\n"
+        "        group.update({**earlier, 'params': group['params']})\n"
         "    self._earlier = now\n",
-        within="begin",
+        within="Overlap.begin",
     )
 
 
@@ -112,15 +114,15 @@ def moved_storage_is_overlooked_between_iterations() -> None:
 @defect("HOOK-012")
 def a_static_graph_never_steps() -> None:
     """With a static graph no bucket is ever stepped, because its first iteration reduces everything at its end."""
-    edit("if gradients:", "if gradients and not self._live_ddp().static_graph:", within="OverlapSession._step")
+    edit("if gradients or", "if gradients and not self._live_ddp().static_graph or", within="OverlapSession._step")
 
 
 @defect("HOOK-012")
 def a_static_graph_waits_for_a_fifth_iteration() -> None:
     """With a static graph updates begin one iteration later than the documents allow."""
     edit(
-        "if gradients:",
-        "ddp = self._live_ddp()\n    if gradients and (not ddp.static_graph or ddp.reducer.facts.reductions > 3):",
+        "if gradients or",
+        "ddp = self._live_ddp()\n    if gradients and (not ddp.static_graph or ddp.reducer.facts.reductions > 3) or",
         within="OverlapSession._step",
     )
 
@@ -146,9 +148,12 @@ def calling_step_calls_the_closure() -> None:
 def later_settings_reach_the_first_group_only() -> None:
     """In overlap mode the first group's settings are read in each iteration, those of others when it begins."""
     edit(
-        "copy_settings(self._shard.exposed.param_groups, optim.param_groups)",
-        "copy_settings(self._shard.exposed.param_groups[:1], optim.param_groups[:1])",
-        within="begin",
+        "    self.shard.take_changes()\n",
+        "    before = [dict(group) for group in self.shard.optim.param_groups[1:]]\n"
+        "    self.shard.take_changes()\n"
+        "    for group, settings in zip(self.shard.optim.param_groups[1:], before, strict=True):\n"
+        "        group.update(settings)\n",
+        within="Overlap.begin",
     )
 
 

@@ -8,7 +8,10 @@ from ..planting import defect, edit
 @defect("DDPJ-010")
 def partial_steps_leave_their_gradients() -> None:
     """After a partial step a parameter goes on showing the gradient that it was stepped with, on joined ranks too."""
-    edit("            parameter.grad = before", "            pass")
+    edit(
+        "        with shown_gradients(list(gradients.items())), ",
+        "        for parameter, gradient in gradients.items():\n            parameter.grad = gradient\n        with ",
+    )
 
 
 @defect("HOOK-018")

@@ -20,7 +20,7 @@ def a_moved_pair_is_of_two_groups_until_it_steps() -> None:
 @defect("HOOK-045", worlds=(3,))
 def a_move_before_the_first_step_is_not_followed() -> None:
     """An overlapping optimizer whose model is given another group before anything was stepped stays on the first."""
-    edit("self._begun = True", "self._begun, self._team = True, reducer.team")
+    edit("self._follows_ddp and self._team", "self._follows_ddp and self._plan_seen is not None and self._team")
 
 
 @defect("HOOK-042")

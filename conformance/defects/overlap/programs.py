@@ -14,13 +14,17 @@ def owners_of_another_wrapper_are_overlooked() -> None:
 @defect("HOOK-018")
 def a_second_wrapper_begins_anew() -> None:
     """A second wrapper around the same parameters begins with an optimizer that has no state."""
-    edit("if self.steps is not None:", "if False:", within="fix_owners")
+    edit("if self.initialized:", "if False:", within="name_owners")
 
 
 @defect("HOOK-018")
 def states_that_the_program_puts_away_stay() -> None:
     """In backward the local optimizer keeps the state that it has when the program puts another in its place."""
-    edit("    optim.state = self._shard.exposed.state  # which a user may have replaced\n", "")
+    edit(
+        "    self.shard.take_changes()\n",
+        "    former = self.shard.optim.state\n    self.shard.take_changes()\n    self.shard.optim.state = former\n",
+        within="Overlap.begin",
+    )
 
 
 @defect("HOOK-010")
@@ -103,7 +107,7 @@ def settings_come_with_the_first_backward() -> None:
 @defect("ZERO-031")
 def schedulers_miss_the_step() -> None:
     """A scheduler warns in overlap mode that nobody has called step()."""
-    edit("    self._shard.exposed._opt_called = True  # type: ignore[attr-defined]\n", "")
+    edit("    self.shard.exposed._opt_called = True  # type: ignore[attr-defined]\n", "")
 
 
 @defect("ZERO-032")
@@ -176,14 +180,17 @@ def what_an_optimizer_saves_of_itself_stays_where_owners_move() -> None:
 @defect("HOOK-018")
 def a_wrapper_with_the_same_owners_begins_anew() -> None:
     """Where the hook of another wrapper names the owners that there are, the optimizer begins without a state."""
-    edit("if self.steps is not None:", "if self.steps is not None and plan.owners != self.shard.plan.owners:",
-         within="fix_owners")  # fmt: skip
+    edit("if self.initialized:", "if self.initialized and plan.owners != self.shard.plan.owners:", within="name_owners")
 
 
 @defect("HOOK-018")
 def states_that_one_part_drops_come_back() -> None:
     """Where an optimizer replaces its state, what it leaves out in one iteration is there again in the next."""
-    edit("    self._shard.exposed.state = self._shard.optim.state\n", "", within="PartialSteps.end")
+    edit(
+        "    self.shard.show_changes()\n",
+        "    shown = self.shard.exposed.state\n    self.shard.show_changes()\n    self.shard.exposed.state = shown\n",
+        within="Overlap.end",
+    )
 
 
 @defect("HOOK-018")
@@ -235,7 +242,7 @@ def hooks_of_the_local_optimizer_go_with_the_owners() -> None:
 @defect("HOOK-018")
 def joined_ranks_step_with_gradients_of_before() -> None:
     """A user's optimizer steps on a joined rank with the old gradients of what nobody uses any more."""
-    edit("seen = parameters if in_parts else self._owned", "seen = parameters")
+    edit("[(parameter, gradients.get(parameter)) for parameter in self._owned]", "list(gradients.items())")
 
 
 @defect("HOOK-018")
@@ -253,7 +260,7 @@ def what_is_in_no_bucket_is_not_sent() -> None:
 @defect("HOOK-018")
 def who_has_no_gradient_steps_behind_the_messages() -> None:
     """A rank whose parameters have no gradients steps only when all parameters have been sent."""
-    edit("elif not self._overlap.in_parts:  # one", "elif False:  # one")
+    edit("if gradients or not self._overlap.in_parts:", "if gradients:")
 
 
 @defect("HOOK-007")

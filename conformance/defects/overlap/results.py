@@ -60,7 +60,7 @@ def counters_are_whole_numbers_only() -> None:
 def each_part_steps_the_whole_shard() -> None:
     """A partial step shows the local optimizer its whole shard, so early buckets are stepped again with every
     later one."""
-    edit("with self._shown(parameters) if in_parts else nullcontext():", "with nullcontext():")
+    edit(", self._shown(gradients):", ":")
 
 
 @defect("HOOK-018", "HOOK-049")
@@ -75,18 +75,17 @@ def future_is_not_waited_for() -> None:
 @defect("HOOK-018", "HOOK-022")
 def gradients_of_other_buckets_are_zero_not_none() -> None:
     """A partial step gives the parameters of other buckets zero gradients, so decay and momentum move them."""
-    edit("seen = parameters if in_parts else self._owned", "seen = self._owned")
-    edit("parameter.grad = None\n", "parameter.grad = torch.zeros_like(parameter) if in_parts else None\n",
-         within="step_pairs")  # fmt: skip
-    edit("with self._shown(parameters) if in_parts else nullcontext():", "with nullcontext():")
+    zeros = "{parameter: torch.zeros_like(parameter) for parameter in self._owned}"
+    edit("with shown_gradients(list(gradients.items())), self._shown(gradients):",
+         f"with shown_gradients(list(({zeros} | dict(gradients)).items())):")  # fmt: skip
 
 
 @defect("HOOK-022")
 def local_step_takes_a_missing_gradient_for_zeros() -> None:
     """A local step that is given gradients of some parameters decays the others, too."""
     edit(
-        "zip(self._owned, gradients, strict=True) if g is not None]",
-        "((p, torch.zeros_like(p) if g is None else g) for p, g in zip(self._owned, gradients, strict=True))]",
+        "p: g for p, g in zip(self._owned, gradients, strict=True) if g is not None",
+        "p: torch.zeros_like(p) if g is None else g for p, g in zip(self._owned, gradients, strict=True)",
     )
 
 
@@ -105,8 +104,7 @@ def interleaved_steps_with_local_gradients() -> None:
         "    if self._schedule is Schedule.INTERLEAVED and part.own:\n"
         "        before = part.bucket.views_of(bucket.buffer().clone())\n"
         "        self._overlap.begin(ddp.reducer.iteration.session) if index == 0 else None\n"
-        "        mine = [part.bucket.parameters[place] for place in part.own]\n"
-        "        self._overlap.step(mine, [before[place] for place in part.own])\n",
+        "        self._overlap.step({part.bucket.parameters[place]: before[place] for place in part.own})\n",
     )
 
 

@@ -15,24 +15,24 @@ def buckets_are_noted_backwards() -> None:
 def optimizer_is_built_anew_with_the_buckets() -> None:
     """When the buckets are rebuilt the local optimizer is built again, and its state is lost."""
     edit(
-        "    if plan.owners != self._shard.plan.owners:\n        self._overlap.move_to(self._shard.team, plan)\n",
-        "    self._overlap.steps = None\n    self._overlap.fix_owners(plan)\n",
+        "    if plan.owners != self._shard.plan.owners:\n        self._overlap.name_owners(self._shard.team, plan)\n",
+        "    self._overlap.initialized = False\n    self._overlap.name_owners(self._shard.team, plan)\n",
     )
 
 
 @defect("HOOK-010")
 def parameters_are_sent_before_there_is_an_update() -> None:
     """Until the buckets are rebuilt nothing is stepped, but the parameters are sent all the same."""
-    edit("if gradients:", "if gradients and self._live_ddp().reducer.facts.rebuilt:", within="OverlapSession._step")
+    edit("if gradients or", "if gradients and self._live_ddp().reducer.facts.rebuilt or", within="OverlapSession._step")
 
 
 @defect("HOOK-017", "HOOK-018")
 def some_parameters_miss_the_first_update() -> None:
     """The first update is made with the last bucket only."""
     edit(
-        "if gradients:",
+        "if gradients or",
         "reductions = self._live_ddp().reducer.facts.reductions\n"
-        "    if gradients and (reductions > 1 or flights[-1] is self._flights[-1]):",
+        "    if gradients and (reductions > 1 or flights[-1] is self._flights[-1]) or",
         within="OverlapSession._step",
     )
 

@@ -126,7 +126,7 @@ def counts_of_who_owns_nothing_hide_those_of_owners() -> None:
 @defect("HOOK-018", "HOOK-047")
 def overlapped_steps_count_in_no_group() -> None:
     """What an optimizer writes in its groups in an overlapped step is not known for its own."""
-    edit("self._shard.counts.look(begun, optim.param_groups)", "pass")
+    edit("self.shard.counts.look(begun, optim.param_groups)", "pass")
 
 
 @defect("HOOK-018", "HOOK-047")
@@ -448,4 +448,4 @@ def what_is_saved_besides_goes_by_the_owners_of_before() -> None:
 @defect("ZERO-032")
 def places_of_the_beginning_are_those_of_the_owners() -> None:
     """Owners that are fixed late are taken for those of the parameters as they stood in the groups at first."""
-    edit("self._looked_at, self._memory = self._by_group(), Memory(self.parameters())", "pass")
+    edit("self._looked_at, self._memory = self.by_group(), Memory(self.parameters())", "pass")

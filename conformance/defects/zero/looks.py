@@ -113,7 +113,8 @@ def hooks_behind_a_load_come_before_the_local_load() -> None:
 @defect("ZERO-008")
 def replaced_states_are_ignored() -> None:
     """The local optimizer keeps the state that it has when the program puts another in its place."""
-    edit("    self.optim.state = self.exposed.state", "    pass", within="look_at_changes")
+    settings_only = "copy_settings(self.exposed.param_groups, self.optim.param_groups)"
+    edit("self.take_changes()", settings_only, within="look_at_changes")
 
 
 @defect("ZERO-008")

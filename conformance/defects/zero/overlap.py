@@ -25,7 +25,7 @@ def early_loading_is_not_refused() -> None:
     """In overlap mode a state can be loaded before the first backward, only to be lost."""
     edit(
         "    self._check_overlap_initialized()\n",
-        "    if self.overlap is not None and self.overlap.steps is None:\n        return\n",
+        "    if self.overlap is not None and not self.overlap.initialized:\n        return\n",
         within="load_state_dict",
     )
 
@@ -45,7 +45,7 @@ def group_is_added_in_overlap_mode() -> None:
 @defect("ZERO-025")
 def groups_are_those_of_before() -> None:
     """In overlap mode a parameter that is moved to another group goes on with the settings of the former one."""
-    edit("if _ids(now) != _ids(self._groups):", "if len(_ids(now)) != len(self._groups):")
+    edit("ids_by_group(self.shard.by_group()) != ids_by_group(", "len(self.shard.by_group()) != len(")
 
 
 @defect("ZERO-030")
@@ -80,7 +80,7 @@ def idle_rank_of_an_overlapped_step_receives_nothing() -> None:
 @defect("ZERO-031")
 def learning_rate_is_fixed_in_overlap_mode() -> None:
     """In overlap mode the local optimizer keeps the settings that it was built with."""
-    edit("    copy_settings(self._shard.exposed.param_groups, optim.param_groups)\n", "")
+    edit("self.shard.take_changes()", "self.shard.optim.state = self.shard.exposed.state", within="Overlap.begin")
 
 
 @defect("ZERO-031")
@@ -164,4 +164,4 @@ def trainability_may_change_in_overlap_mode() -> None:
 @defect("ZERO-031")
 def learning_rate_of_joined_ranks_is_old_in_a_context_of_the_model() -> None:
     """A context that does not list the overlapping optimizer does not bring new settings to joined ranks."""
-    edit("if session is not None:", "if self._joining._zero._join_session is not None:", within="Overlap.begin")
+    edit("if session is not None:", "if self.joining._zero._join_session is not None:", within="Overlap.begin")

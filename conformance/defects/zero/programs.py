@@ -47,13 +47,14 @@ def groups_made_anew_are_strangers() -> None:
 @defect("ZERO-008")
 def moves_between_groups_are_overlooked() -> None:
     """A parameter that moves to the next group without changing its place is stepped with its former settings."""
-    edit("if _numbers_in(present) == _numbers_in(looked_at) and all(", "if all(")
+    edit("if ids_by_group(present) == ids_by_group(looked_at):", "if all(map(is_, now, before)):")
 
 
 @defect("ZERO-008")
 def replaced_parameters_are_overlooked() -> None:
     """Only the number of parameters in each group is looked at, not which they are."""
-    edit("and all(map(is_, now, before)):", "and now:")
+    numbers = "[len(each) for _, each in present] == [len(each) for _, each in looked_at]"
+    edit("ids_by_group(present) == ids_by_group(looked_at)", numbers)
 
 
 @defect("ZERO-008")
@@ -65,7 +66,8 @@ def groups_are_added_to_what_was_there_at_the_last_step() -> None:
 @defect("ZERO-008")
 def states_that_the_optimizer_replaces_come_back() -> None:
     """The state that an optimizer has put in the place of its own is replaced by the former one in its next step."""
-    edit("        self.exposed.state = self.optim.state\n", "", within="Shard.step")
+    settings_only = "copy_settings(self.optim.param_groups, self.exposed.param_groups)"
+    edit("self.show_changes()", settings_only, within="Shard.step")
 
 
 @defect("ZERO-008")
@@ -122,7 +124,7 @@ def groups_are_copies() -> None:
 @defect("ZERO-017")
 def older_states_leave_options_out() -> None:
     """Options that a state of an earlier version does not have are missing in the next step."""
-    edit("copy_settings(self.optim.param_groups, self.exposed.param_groups)", "pass", within="load_local")
+    edit("self.show_changes()", "self.exposed.state = self.optim.state", within="load_local")
 
 
 @defect("ZERO-020")
@@ -220,10 +222,9 @@ def rates_of_closures_that_fail_are_lost() -> None:
 def settings_of_steps_that_fail_are_lost() -> None:
     """What a step has changed in its groups before it fails is not shown, and taken back in the next one."""
     edit(
-        "        copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
-        "        self.exposed.state = self.optim.state\n",
-        "    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n"
-        "    self.exposed.state = self.optim.state\n",
+        "        self.show_changes()\n",
+        "    self.show_changes()\n",
+        within="Shard.step",
     )
 
 

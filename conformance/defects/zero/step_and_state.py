@@ -138,7 +138,7 @@ def large_parameters_are_not_sent() -> None:
 @defect("ZERO-011")
 def learning_rate_does_not_reach_the_shard() -> None:
     """Changed settings of the exposed groups do not reach the local optimizer."""
-    edit("    copy_settings(self.exposed.param_groups, self.optim.param_groups)\n", "", within="look_at_changes")
+    edit("self.take_changes()", "self.optim.state = self.exposed.state", within="look_at_changes")
 
 
 @defect("ZERO-017")
@@ -205,7 +205,7 @@ def loads_count_parameters() -> None:
 @defect("ZERO-011")
 def local_changes_are_not_shown() -> None:
     """What the local optimizer changes in its groups is not shown, and undone by the next step."""
-    edit("copy_settings(self.optim.param_groups, self.exposed.param_groups)\n", "pass\n", within="Shard.step")
+    edit("self.show_changes()", "self.exposed.state = self.optim.state", within="Shard.step")
 
 
 @defect("ZERO-010")
@@ -278,9 +278,11 @@ def parameters_are_sent_before_the_step() -> None:
 def settings_are_missing_in_the_state() -> None:
     """A learning rate that the local optimizer has changed is missing in the consolidated state."""
     edit(
-        "    copy_settings(self.optim.param_groups, self.exposed.param_groups)\n",
-        "    for ours, local in zip(self.exposed.param_groups, self.optim.param_groups, strict=True):\n"
-        '            ours["lr"] = local["lr"]\n',
+        "        self.show_changes()\n",
+        "        for ours, local in zip(self.exposed.param_groups, self.optim.param_groups, strict=True):\n"
+        '            ours["lr"] = local["lr"]\n'
+        "        self.exposed.state = self.optim.state\n",
+        within="Shard.step",
     )
 
 
