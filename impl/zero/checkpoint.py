@@ -27,17 +27,19 @@ def gather_states(team: Team, mine: States, to: GroupRank, device: torch.device)
     communicator for every pair, which stays.
     """
     device = team.control_device(device)
-    if device.type != "cpu":
-        return _shared(team, mine, to, device)
     body = _nothing() if team.rank == to else _packed(mine)
     sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
     sizes[team.rank] = body.numel()
     by_rank = all_reduce(team, sizes, "zero: sizes of the states").wait().tolist()
     gathered = snapshot(mine) if team.rank == to else {}
-    for rank in team.members:
-        if rank != to:
-            part = _sent_on(team, body, GroupRank(rank), to, by_rank[rank])
-            gathered.update(_unpacked(part) if team.rank == to else {})
+    for rank in map(GroupRank, team.members):
+        if rank == to:
+            continue
+        if device.type == "cpu":
+            part = _sent_on(team, body, rank, to, by_rank[rank])
+        else:
+            part = _sent_to_all(team, body, rank, by_rank[rank], device)
+        gathered.update(_unpacked(part) if team.rank == to else {})
     return gathered if team.rank == to else None
 
 
@@ -55,6 +57,12 @@ def _sent_on(team: Team, body: torch.Tensor, source: GroupRank, to: GroupRank, s
     sent = body if team.rank == source else _nothing()
     received = torch.empty(sum(arriving), dtype=torch.uint8, device="cpu")
     return all_to_all(team, received, sent, f"zero: states of rank {source}", arriving, leaving).wait()
+
+
+def _sent_to_all(team: Team, body: torch.Tensor, source: GroupRank, size: int, device: torch.device) -> torch.Tensor:
+    """What ``source`` has, on every rank, by the group's own communicator."""
+    whole = body.to(device) if team.rank == source else torch.empty(size, dtype=torch.uint8, device=device)
+    return broadcast(team, whole, source, f"zero: states of rank {source}").wait()
 
 
 def _nothing() -> torch.Tensor:
@@ -79,22 +87,6 @@ def handed_over(
     for part in all_to_all_object(team, leaving, device, "zero: states on the move"):
         held.update(part)
     return held
-
-
-def _shared(team: Team, mine: States, to: GroupRank, device: torch.device) -> States | None:
-    """The same on the group's own communicator: each rank in turn sends to all."""
-    gathered: States = snapshot(mine) if team.rank == to else {}
-    for rank in map(GroupRank, team.members):
-        if rank == to:
-            continue
-        body = _packed(mine).to(device) if team.rank == rank else None
-        length = torch.tensor([0 if body is None else body.numel()], dtype=torch.int64, device=device)
-        size = int(broadcast(team, length, rank, f"zero: size of the states of rank {rank}").wait().item())
-        whole = torch.empty(size, dtype=torch.uint8, device=device) if body is None else body
-        broadcast(team, whole, rank, f"zero: states of rank {rank}").wait()
-        if team.rank == to:
-            gathered.update(_unpacked(whole))
-    return gathered if team.rank == to else None
 
 
 def _packed(states: States) -> torch.Tensor:
