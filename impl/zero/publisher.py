@@ -15,7 +15,7 @@ import torch
 
 from ..comm.flat import PlacedTensors
 from ..comm.pending import Watch
-from ..comm.ranks import GroupRank, Team
+from ..comm.ranks import GroupRank
 from .memory import memory_of_its_own
 from .shard import Shard, is_of_torch
 from .transfer import Broadcasts, Gathering, Publication, Transfer, gathers, plan_of
@@ -39,18 +39,14 @@ class Publisher:
     def __init__(self, shard: Shard, as_views: bool) -> None:
         self._shard = shard
         self._as_views = as_views
-        # the transfers of a step, and what they were made for; None until the first
+        # the transfers of a step; None until the first
         self._transfers: Transfers | None = None
-        self._made_for: tuple[object, ...] = ()
 
     def transfers(self) -> Transfers:
         """The transfers for the present owners and parameters."""
-        shard, transfers = self._shard, self._transfers
-        present = (shard.team, shard.plan, shard.sent)
-        if transfers is None or any(map(is_not, present, self._made_for)) or transfers.stale():
-            transfers = Transfers(shard.team, shard.parameters(), shard.plan.owners, shard.sent, self._as_views)
-            self._transfers, self._made_for = transfers, present
-        return transfers
+        if self._transfers is None or self._transfers.stale():
+            self._transfers = Transfers(self._shard, self._as_views)
+        return self._transfers
 
     def publish(self, watch: Watch | None = None) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
@@ -111,33 +107,29 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 class Transfers:
     """The messages of one layout: which parameters are sent, by whom, in which order.
 
-    ``sent[i]`` says whether parameter ``i`` is sent at all; it must be equal on every rank, as ``owners`` must.
-    With ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place if all
-    of them lie row by row; those that have memory in common keep it.
+    The shard says who owns what, and which parameters are sent at all; both must be equal on every rank. With
+    ``as_views`` each owner's parameters of a kind become views of one flat tensor, which travels in place if all of
+    them lie row by row; those that have memory in common keep it.
     """
 
-    def __init__(
-        self,
-        team: Team,
-        parameters: Sequence[torch.Tensor],
-        owners: Sequence[int],
-        sent: Sequence[bool],
-        as_views: bool,
-    ) -> None:
-        self._team = team
+    def __init__(self, shard: Shard, as_views: bool) -> None:
+        self._shard = shard
+        self._team = shard.team
         self._moved = PlacedTensors()  # with views: the parameters in flat tensors
         # by kind: what each owner sends; with views also its flat tensor, and what that holds
         self._shards: dict[Kind, list[list[torch.Tensor]]] = {}
         self._flats: dict[tuple[Kind, int], tuple[torch.Tensor, list[torch.Tensor]]] = {}
-        # what is sent, and the kinds and shapes for which the messages are made
-        self._sent = [parameter for parameter, goes in zip(parameters, sent, strict=True) if goes]
-        self._made_for = forms_of(self._sent)
+        # what is sent, and that for which the messages are made
+        parameters = shard.parameters()
+        self._sent = [parameter for parameter, goes in zip(parameters, shard.sent, strict=True) if goes]
+        self._made_for = shard.team, shard.plan, shard.sent
+        self._forms = forms_of(self._sent)
         # made at the first use, because to choose one is a collective
         self._publications: list[Publication] | None = None
-        for parameter, owner, goes in zip(parameters, owners, sent, strict=True):
+        for parameter, owner, goes in zip(parameters, shard.plan.owners, shard.sent, strict=True):
             if goes and parameter.numel():
                 kind = parameter.device, parameter.dtype
-                self._shards.setdefault(kind, [[] for _ in team.members])[owner].append(parameter)
+                self._shards.setdefault(kind, [[] for _ in self._team.members])[owner].append(parameter)
         if as_views:
             alone = memory_of_its_own(parameters)
             for kind, owned in self._shards.items():
@@ -160,8 +152,11 @@ class Transfers:
             _bring([Broadcasts(self._transfers_of(owner, kind))], None)
 
     def stale(self) -> bool:
-        """Whether somebody has cast, reshaped or moved a parameter away from its flat tensor (``p.data = ...``)."""
-        return self._moved.stale or forms_of(self._sent) != self._made_for
+        """Whether owners or what is sent have changed, or somebody has cast, reshaped or moved a parameter away from
+        its flat tensor (``p.data = ...``)."""
+        shard = self._shard
+        present = shard.team, shard.plan, shard.sent
+        return any(map(is_not, present, self._made_for)) or self._moved.stale or forms_of(self._sent) != self._forms
 
     def _publication(self, kind: Kind) -> Publication:
         owned = self._shards[kind]

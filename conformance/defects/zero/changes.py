@@ -8,7 +8,7 @@ from ..planting import defect, edit
 @defect("ZERO-012")
 def given_storage_is_overlooked() -> None:
     """With bucket views a parameter that is given other storage leaves its flat tensor, which is sent all the same."""
-    edit(" or transfers.stale()", "")
+    edit(" or self._moved.stale or forms_of(self._sent) != self._forms", "")
 
 
 @defect("ZERO-012")
@@ -16,8 +16,7 @@ def thawing_does_not_move_into_views() -> None:
     """Only a change of owners lays the bucket views out anew: what is thawed later stays by itself and is not sent."""
     edit(
         "any(map(is_not, present, self._made_for))",
-        "any(map(is_not, present[:2], self._made_for[:2])) or (not self._as_views and shard.sent is not "
-        "self._made_for[2])",
+        "any(map(is_not, present[:2], self._made_for)) or (not self._flats and shard.sent is not self._made_for[2])",
     )
 
 
@@ -218,7 +217,7 @@ def states_are_loaded_by_the_former_places() -> None:
 @defect("ZERO-012")
 def cast_parameters_travel_in_their_former_dtype() -> None:
     """The buffers of a step stay as they are when the program casts the parameters, which are rounded in them."""
-    edit(" or forms_of(self._sent) != self._made_for", "")
+    edit(" or forms_of(self._sent) != self._forms", "")
 
 
 @defect("ZERO-012", worlds=(2,))

@@ -341,15 +341,15 @@ def trainability_is_looked_at_once() -> None:
 @defect("ZERO-012")
 def views_are_always_made() -> None:
     """Parameters are moved into flat tensors without being asked to."""
-    edit("shard.sent, self._as_views", "shard.sent, True")
+    edit("Transfers(self._shard, self._as_views)", "Transfers(self._shard, True)")
 
 
 @defect("ZERO-012")
 def views_are_made_anew_in_each_step() -> None:
     """Parameters as views of one flat tensor move to a new one in each step."""
     edit(
-        "return self._moved.stale",
-        "return bool(self._flats) or self._moved.stale",
+        "or self._moved.stale",
+        "or bool(self._flats) or self._moved.stale",
         within="Transfers.stale",
     )
 
@@ -357,7 +357,7 @@ def views_are_made_anew_in_each_step() -> None:
 @defect("ZERO-012")
 def views_are_never_made() -> None:
     """The option for bucket views is accepted and ignored."""
-    edit("shard.sent, self._as_views", "shard.sent, False")
+    edit("Transfers(self._shard, self._as_views)", "Transfers(self._shard, False)")
 
 
 @defect("ZERO-012")
