@@ -590,28 +590,30 @@ def tie_ahead(model):
 
 
 def train_with_one_memory(ctx, how, later, tie):
-    """Why this is refused, and what each iteration before leaves; memory is shared from iteration ``later`` on."""
-    seen = []
+    """Why this is refused, and once more; what each iteration before leaves. Memory is shared from ``later`` on."""
+    pairs, seen = [], []
 
     def train():
-        pair = pair_of(ctx, how)
+        pairs.append(pair_of(ctx, how))
         for number in range(READY + 2):
             if number == later:
-                tie(pair.model)
-            seen.append(iteration(pair, number))
+                tie(pairs[0].model)
+            seen.append(iteration(pairs[0], number))
 
-    return caught(train), seen
+    error = caught(train)
+    return error, caught(iteration, pairs[0], len(seen)) if error and pairs else error, seen
 
 
 @check("HOOK-018", worlds=(1, 2, 3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_parameters_with_memory_in_common_are_stepped_as_by_one_process_or_refused(ranks, scenario):
     each = replace(scenario, ddp={"bucket_cap_mb": 1e-6})  # a bucket for each parameter
-    ways = [(replace(scenario, model=tied), None, tie, 0.0), (each, READY, tie, 0.0)]
+    ways = [(replace(scenario, model=tied), None, tie, 0.0), (each, 0, tie, 0.0), (each, READY, tie, 0.0)]
     ways.append((replace(each, model=overlapping.small), READY, tie_ahead, 1e-6))
     for how, later, tying, tolerance in ways:
-        errors, runs = zip(*ranks(train_with_one_memory, how, later, tying), strict=True)
+        errors, errors_again, runs = zip(*ranks(train_with_one_memory, how, later, tying), strict=True)
         if any(errors):
             assert_refused(errors, Exception, "memory")
+            assert_refused(errors_again, Exception, "memory")
         alone = overlapping.Alone(how, ranks.world)
         for number, seen in enumerate(zip(*runs, strict=True)):
             if number == later:

@@ -254,8 +254,8 @@ class OverlapSession:
         elif self._plan_seen is not reducer.plan:
             self._reassign_owners(ddp)
         if self._plan_seen is not reducer.plan or self._layout.stale(reducer.buckets, self._shard.plan.owners):
-            self._plan_seen = reducer.plan
             self._lay_out(ddp)
+            self._plan_seen = reducer.plan
         session = reducer.iteration.session
         if self._left_out and not (session is not None and session.shadowing):
             self._refuse_kept_gradients()

@@ -71,6 +71,13 @@ def an_optimizer_on_another_group_names_its_models() -> None:
     edit("if ddp.process_group is overlap.shard.team.group:", "if True:")
 
 
+@defect("HOOK-018")
+def a_layout_that_was_refused_counts_as_made() -> None:
+    """Where the first layout was refused, the next backward fails for want of one."""
+    layout = "        self._lay_out(ddp)\n        self._plan_seen = reducer.plan\n"
+    edit(layout, "        self._plan_seen = reducer.plan\n        self._lay_out(ddp)\n")
+
+
 @defect("HOOK-042")
 def zeros_of_what_is_left_out_are_forgotten() -> None:
     """What is left out of the reductions and has gradients of zeros is neither stepped nor refused."""
