@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from numbers import Real
 
 import torch
-
-from .shared import SharedFacts
 
 MIB = 1024 * 1024
 DEFAULT_FIRST_BUCKET_BYTES = MIB
@@ -112,7 +110,7 @@ class BucketPlan:
     left_out: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        seen = sorted([*(index for bucket in self.buckets for index in bucket.parameters), *self.left_out])
+        seen = sorted([*self.order, *self.left_out])
         if seen != list(range(self.parameter_count)):
             raise AssertionError(f"a plan must place each of {self.parameter_count} parameters once, not {seen}")
         for place, bucket in enumerate(self.buckets):
@@ -125,13 +123,10 @@ class BucketPlan:
             if bucket.sparse and len(bucket.slots) != 1:
                 raise AssertionError(f"bucket {place} mixes a sparse gradient with others")
 
-    def bucket_of(self) -> dict[int, int]:
-        """For each parameter that is reduced, the index of its bucket."""
-        places: dict[int, int] = {}
-        for bucket in self.buckets:
-            for index in bucket.parameters:
-                places[index] = bucket.index
-        return places
+    @property
+    def order(self) -> list[int]:
+        """The parameters that are reduced, in the order in which they travel."""
+        return [index for bucket in self.buckets for index in bucket.parameters]
 
 
 @dataclass
@@ -214,31 +209,3 @@ def checked_order(order: list[int], due: set[int], how: str) -> list[int]:
             "ranks whose collectives do not match. Nothing was laid out anew. JOINERY_STRICT=1 may tell more."
         )
     return order
-
-
-class Planner:
-    """Plans the same on every rank."""
-
-    def __init__(self, specs: Sequence[ParameterSpec], caps: BucketCaps, facts: SharedFacts) -> None:
-        self._specs = specs
-        self._caps = caps
-        self._facts = facts
-
-    def first(self) -> BucketPlan:
-        """The plan to begin with, or to begin again with."""
-        return first_plan(self._specs, self._caps, will_be_rebuilt=not self._facts.searched)
-
-    def expected(self) -> BucketPlan:
-        """The plan that buckets which are going to be rebuilt are likely to settle on."""
-        return expected_plan(self._specs, self._caps)
-
-    def following(self, order: Sequence[int]) -> BucketPlan:
-        """The plan that follows the order of arrival that all ranks have agreed on."""
-        return plan_buckets(self._specs, order, self._caps)
-
-    def without(self, plan: BucketPlan, untouched: Collection[int]) -> BucketPlan | None:
-        """The plan without parameters that nobody used, if that is another one."""
-        if not set(untouched) - plan.left_out:
-            return None
-        kept = [index for bucket in plan.buckets for index in bucket.parameters if index not in untouched]
-        return plan_buckets(self._specs, kept, self._caps)

@@ -54,7 +54,7 @@ from .mixed_precision import MixedPrecisionRun
 from .optimizer_in_backward import OptimizersInBackward
 from .params import Managed, replaced, respecified, specs_of
 from .pending_backward import Forwards, PendingBackward, call_when_backward_begins, tied
-from .plan import BucketCaps, BucketPlan, ParameterSpec, Planner, checked_order
+from .plan import BucketCaps, BucketPlan, ParameterSpec, checked_order, expected_plan, first_plan, plan_buckets
 from .readiness import Arrivals, Readiness, call_when_backward_is_over
 from .reduction import BucketQueue, Reduction, Transport
 from .remote import RemoteBackward
@@ -123,9 +123,9 @@ class Reducer:
         #: equal on every rank; changed here only
         self.facts = SharedFacts(find_unused=find_unused, skip_unused=skip_unused)
         self.usage = Usage(self.specs, self.iteration, self.facts, log)
+        self.caps = caps
         self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
-        self.planner = Planner(self.specs, caps, self.facts)
-        self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.planner, log.times)
+        self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.specs, caps, log.times)
         recast = lowered is not None and lowered.config.param_dtype is not None
         self.arrivals = Arrivals(self, self.parameters, recast=recast)
         #: what lowers the parameters, if anything does
@@ -171,7 +171,7 @@ class Reducer:
         self._came_before: list[int] = []
         self._came_now: list[int] = []  # those that came in the same backward as what follows
         self._entered_at: torch.autograd.graph.Node | None = None
-        self._lay_out(self.planner.first())
+        self._lay_out_first()
         #: reducers of other wrappers that average some of the same parameters
         self._beside: weakref.WeakSet[Reducer] = weakref.WeakSet()
         _reducers[id(self)] = self
@@ -201,7 +201,10 @@ class Reducer:
 
     def expected_plan(self) -> BucketPlan:
         """The plan that the buckets have settled on; until then, the one that they are likely to settle on."""
-        return self.plan if self.facts.rebuilt or self.facts.searched else self.planner.expected()
+        return self.plan if self.facts.rebuilt or self.facts.searched else expected_plan(self.specs, self.caps)
+
+    def _lay_out_first(self) -> None:
+        self._lay_out(first_plan(self.specs, self.caps, will_be_rebuilt=not self.facts.searched))
 
     def _lay_out(self, plan: BucketPlan) -> None:
         self.queue.lay_out(plan)
@@ -236,12 +239,12 @@ class Reducer:
     def proposed_order(self) -> list[int]:
         """This rank's proposal for the rebuilt plan: what the plan holds, by arrival as far as it has seen that."""
         seen = dict.fromkeys(self.readiness.order())
-        return [*seen, *(i for bucket in self.plan.buckets for i in bucket.parameters if i not in seen)]
+        return [*seen, *(index for index in self.plan.order if index not in seen)]
 
     def rebuild(self, order: Sequence[int]) -> None:
         """Lay the buckets out anew, in the order that all ranks agreed on."""
         self.facts.plan_rebuilt()
-        self._lay_out(self.planner.following(order))
+        self._lay_out(plan_buckets(self.specs, order, self.caps))
         if self.usage.each_arrives_once:
             self.readiness.begin_noting()
 
@@ -270,7 +273,7 @@ class Reducer:
         self.facts.start_over(turn_static=static_graph)
         self.usage.forget()
         self.readiness.forget()
-        self._lay_out(self.planner.first())
+        self._lay_out_first()
 
     def watch_anew(self) -> None:
         """The parameters were moved, cast or laid out otherwise, on all ranks alike: new buckets, and new nodes to

@@ -22,7 +22,7 @@ from .buckets import Bucket, GradBucket, part_gradients
 from .hooks.reduction import call_hook
 from .iteration import Iteration
 from .log import Times
-from .plan import BucketPlan, Planner
+from .plan import BucketCaps, BucketPlan, ParameterSpec, plan_buckets
 from .shared import Agreement, SharedFacts
 from .usage import Usage
 
@@ -196,7 +196,7 @@ class BucketQueue:
         with torch.inference_mode(False):  # where a model is only evaluated for now, too: they are trained with
             self.buckets = [Bucket(spec, self._parameters, as_view=self._as_view) for spec in plan.buckets]
         self._flats = {b.flat.data_ptr() for b in self.buckets if b.flat is not None} if self._as_view else set()
-        self._bucket_of = {index: self.buckets[place] for index, place in plan.bucket_of().items()}
+        self._bucket_of = {index: bucket for bucket in self.buckets for index in bucket.spec.parameters}
         skips = self._facts.skips_unused
         self._adds_up_dense = not (self._facts.use_varies or skips or any(spec.sparse for spec in plan.buckets))
         with torch.no_grad():
@@ -323,7 +323,8 @@ class Reduction:
         facts: SharedFacts,
         usage: Usage,
         queue: BucketQueue,
-        planner: Planner,
+        specs: Sequence[ParameterSpec],
+        caps: BucketCaps,
         times: Times,
     ) -> None:
         self._transport = transport
@@ -331,7 +332,8 @@ class Reduction:
         self._facts = facts
         self._usage = usage
         self._queue = queue
-        self._planner = planner
+        self._specs = specs
+        self._caps = caps
         self._times = times
 
     # -- live
@@ -396,7 +398,7 @@ class Reduction:
         usage = self._usage
         used = usage.reported(range(self._queue.plan.parameter_count), live=live)
         learned = not usage.learning if self._facts.static else None
-        return self._transport.agree_on_use(used, usage.device, learned=learned)
+        return self._transport.agree_on_use(used, self._specs[0].device, learned=learned)
 
     def _untouched(self, agreement: Agreement | None) -> frozenset[int]:
         """The parameters that no rank used in this reduction, as far as that matters."""
@@ -405,7 +407,12 @@ class Reduction:
     def _note_reduction(self, agreement: Agreement | None) -> None:
         """A reduction is over that every rank has lived or shadowed."""
         self._facts.reduction_ended(agreement)
-        if self._facts.leaves_out:
-            plan = self._planner.without(self._queue.plan, self._untouched(agreement))
-            if plan is not None:  # then something has not arrived here either, so no bucket's list is watched
-                self._queue.lay_out(plan)
+        if self._facts.leaves_out:  # some of it has not arrived here either, so no bucket's list is watched
+            self._leave_out(self._untouched(agreement))
+
+    def _leave_out(self, unused: Collection[int]) -> None:
+        """Lay out buckets without these parameters, if some of them are in those that there are."""
+        order = self._queue.plan.order
+        kept = [index for index in order if index not in unused]
+        if len(kept) < len(order):
+            self._queue.lay_out(plan_buckets(self._specs, kept, self._caps))

@@ -70,11 +70,6 @@ class Usage:
         self._since_sync.extend(bytes(len(self._specs) - len(self._since_sync)))
 
     @property
-    def device(self) -> torch.device:
-        """Where the ranks tell each other of it."""
-        return self._specs[0].device
-
-    @property
     def learning(self) -> bool:
         """First live backward of a static graph: its arrivals are counted, and none makes a parameter ready."""
         return self._facts.static and self.expected is None

@@ -81,7 +81,7 @@ def test_a_size_given_by_the_user_holds_for_the_first_bucket_too():
 def test_parameters_left_out_are_remembered():
     plan = plan_buckets([spec(i, 4) for i in range(3)], [2, 0], BucketCaps())
     assert plan.left_out == {1}
-    assert plan.bucket_of() == {2: 0, 0: 0}
+    assert plan.order == [2, 0]
 
 
 @pytest.mark.parametrize(

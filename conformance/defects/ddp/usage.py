@@ -270,10 +270,7 @@ def an_order_without_skipped_parameters_is_refused() -> None:
 @defect("DDP-116")
 def skipping_is_decided_by_each_rank() -> None:
     """Each rank leaves out of later reductions what it does not use itself."""
-    edit(
-        "self._planner.without(self._queue.plan, self._untouched(agreement))",
-        "self._planner.without(self._queue.plan, frozenset(self._usage.unused))",
-    )
+    edit("self._leave_out(self._untouched(agreement))", "self._leave_out(self._usage.unused)")
 
 
 @defect("DDP-112")
