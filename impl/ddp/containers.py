@@ -90,26 +90,17 @@ def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
     return duplicate
 
 
-def find_tensors(value: Any, within: tuple[int, ...] = ()) -> list[torch.Tensor]:
-    """All tensors inside ``value``, in the order in which ``map_tensors`` meets them; nothing is rebuilt."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if id(value) in within:
-        return []
-    here = (*within, id(value))
-    return [tensor for item in _items(value) for tensor in find_tensors(item, here)]
-
-
-def find_each(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The tensors inside ``values`` in any order, however deep: each container is looked into once."""
-    found, left, seen = [], list(values), dict[int, Any]()
+def find_tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors inside ``value``, however deep, in the order in which ``map_tensors`` meets them; each container is
+    looked into once."""
+    found, left, seen = [], [value], dict[int, Any]()
     while left:
         value = left.pop()
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif id(value) not in seen and (items := _items(value)):
             seen[id(value)] = value  # kept, so that no other gets its id
-            left += items
+            left += [*items][::-1]
     return found
 
 

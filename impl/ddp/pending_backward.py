@@ -10,7 +10,7 @@ import torch
 from torch.utils.hooks import unserializable_hook
 
 from . import kernels
-from .containers import find_each, map_tensors
+from .containers import find_tensors, map_tensors
 from .graph import leaves_behind
 from .messages import MODEL_GONE
 
@@ -201,21 +201,15 @@ def call_when_backward_begins(
 
 def _refuse_without_model(pending: PendingBackward) -> None:
     """RuntimeError where gradients should be averaged by a model that is gone."""
-    if pending.averaged and not pending.spent and _accumulates():
-        raise RuntimeError(MODEL_GONE)
-
-
-def _accumulates() -> bool:
-    """Whether the backward that runs adds to the ``.grad`` of anything behind its present node."""
-    try:
-        return any(map(kernels.will_evaluate, leaves_behind([kernels.running_node()]).values()))
-    except RuntimeError:  # the functional interface was asked for this very gradient
-        return False
+    if pending.averaged and not pending.spent:
+        accumulating = leaves_behind([kernels.running_node()]).values()
+        if any(map(kernels.is_evaluated, accumulating)):  # else the backward that runs adds to no ``.grad``
+            raise RuntimeError(MODEL_GONE)
 
 
 def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
     """The arguments of a forward that have a graph, and where it ends: those given as they are, or in containers."""
-    return {given: given.grad_fn for given in find_each([*inputs, *kwargs.values()]) if given.grad_fn is not None}
+    return {given: given.grad_fn for given in find_tensors([*inputs, *kwargs.values()]) if given.grad_fn is not None}
 
 
 class OutputSink(torch.autograd.Function):

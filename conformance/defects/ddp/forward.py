@@ -111,7 +111,7 @@ def a_first_argument_by_place_is_needed() -> None:
 @defect("DDP-103")
 def outputs_that_hold_themselves_are_followed_for_ever() -> None:
     """The search for tensors does not notice that it is where it has been."""
-    edit("if id(value) in within:\n        return []", "if False:\n        return []")
+    edit("elif id(value) not in seen and (items", "elif (items")
 
 
 @defect("DDP-047")

@@ -763,7 +763,7 @@ def rows_of_a_failed_backward_are_kept_behind_a_layer() -> None:
 @defect("DDP-049")
 def a_dropped_model_leaves_local_gradients() -> None:
     """A backward whose model is gone says nothing, and each rank keeps gradients of its own."""
-    edit("if pending.averaged and not pending.spent and _accumulates():", "if False:")
+    edit("if pending.averaged and not pending.spent:", "if False:")
 
 
 @defect("DDP-049")
@@ -809,7 +809,7 @@ def a_loss_of_gradients_must_reach_all_weights() -> None:
 @defect("DDP-049")
 def a_dropped_model_is_missed_by_who_asks_for_gradients() -> None:
     """A gradient that is asked for by itself is refused where the model is gone."""
-    edit("except RuntimeError:  # the functional", "except RecursionError:  # the functional", within="_accumulates")
+    edit("if any(map(kernels.is_evaluated, accumulating)):", "if any(map(kernels.will_evaluate, accumulating)):")
 
 
 @defect("DDP-034")

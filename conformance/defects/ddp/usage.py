@@ -145,10 +145,7 @@ def a_backward_that_goes_further_stays_local() -> None:
 @defect("DDP-102")
 def outputs_searched_one_level_deep() -> None:
     """Containers inside containers are not searched."""
-    edit(
-        "for item in _items(value) for tensor in find_tensors(item, here)]",
-        "for tensor in _items(value) if isinstance(tensor, torch.Tensor)]",
-    )
+    edit("left += [*items][::-1]", "left += [each for each in items if isinstance(each, torch.Tensor)]")
 
 
 @defect("DDP-102")
@@ -438,4 +435,4 @@ def what_is_handed_out_tells_until_a_static_graph_is_learned() -> None:
 @defect("DDP-101")
 def arguments_are_known_outside_of_containers_only() -> None:
     """An argument that lies inside a container and is handed out with it is taken for an output."""
-    edit("find_each([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
+    edit("find_tensors([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
