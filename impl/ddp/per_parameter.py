@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from ..comm import collectives
-from ..comm.averaging import divides_first
 from . import kernels
+from .hooks.reduction import finish_mean, start_mean
 from .iteration import Stage
 from .log import Fail
 from .pending_backward import Forwards
@@ -100,7 +99,5 @@ class PerParameterReduction:
                 hook(state, (gradient, parameter))  # type: ignore[arg-type]
                 return
             team = self._iteration.team
-            before, after = (team.size, 1) if divides_first(gradient.dtype) else (1, team.size)
-            kernels.divide(gradient, before)
-            collectives.all_reduce(team, gradient, "gradient of one parameter").wait()
-            kernels.divide(gradient, after)
+            start_mean(team, team.size, gradient, "gradient of one parameter").wait()
+            finish_mean(gradient, team.size)

@@ -127,16 +127,13 @@ class Transport:
             label = f"the communication hook's future of bucket {bucket.spec.index}"
             result = wait_for_future(flight, watch, self.iteration.team, label)
             self.iteration.team.tally.count()
-            return self._hook_result(bucket, result), 1
+            return bucket.answered(result, "communication hook"), 1
         if isinstance(flight, SparsePart):
             rows = flight.round.result(flight.place, watch)
             return rows, 1 if divides_first(rows.dtype) else self.iteration.divisor()
         flat = flight.wait(watch)
         divided = bucket.factor != 1.0 or divides_first(flat.dtype)
         return flat, 1 if divided else self.iteration.divisor()
-
-    def _hook_result(self, bucket: Bucket, result: Any) -> torch.Tensor:
-        return bucket.answered(result, "communication hook")
 
     def agree_on_use(self, used: Sequence[bool], device: torch.device, *, learned: bool | None = None) -> Agreement:
         """Tell all ranks which parameters this one uses; what no rank uses.

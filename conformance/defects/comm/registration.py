@@ -6,10 +6,8 @@ import contextlib
 import copy
 from typing import Any
 
-import torch
-
 from impl.ddp import DistributedDataParallel, kernels
-from impl.ddp.buckets import Bucket, GradBucket
+from impl.ddp.buckets import GradBucket
 from impl.ddp.hooks import validation
 from impl.ddp.reduction import Transport
 
@@ -180,20 +178,15 @@ def refusals_of_hooks_not_logged() -> None:
 @defect("COMM-001", "COMM-013", "COMM-017", "COMM-019")
 def result_of_the_hook_divided() -> None:
     """The hook's result is divided once more."""
-    def result(self: Transport, bucket: Any, value: Any) -> torch.Tensor:
-        return right(self, bucket, value) / self.iteration.team.size
-
-    right = swap(Transport, "_hook_result", result)
+    answered = 'bucket.answered(result, "communication hook")'
+    edit(answered, f"{answered} / self.iteration.team.size")
 
 
 @defect("COMM-001")
 def result_of_the_hook_ignored() -> None:
     """What the bucket holds becomes the gradients, not what the hook's future holds."""
-    def result(self: Transport, bucket: Bucket, value: Any) -> torch.Tensor:
-        found = right(self, bucket, value)
-        return found if bucket.flat is None else bucket.flat
-
-    right = swap(Transport, "_hook_result", result)
+    answered = 'bucket.answered(result, "communication hook")'
+    edit(answered, f"{answered} if bucket.flat is None else bucket.flat")
 
 
 @defect("COMM-005")

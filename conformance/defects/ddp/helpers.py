@@ -69,7 +69,7 @@ def per_parameter_sparse_becomes_dense() -> None:
 @defect("DDP-167")
 def per_parameter_sums() -> None:
     """Reducing parameter by parameter sums the gradients and does not divide."""
-    edit("kernels.divide(gradient, after)", "pass")
+    edit("finish_mean(gradient, team.size)", "pass")
 
 
 @defect("DDP-167")
@@ -104,7 +104,10 @@ def tensors_are_sent_from_the_first_rank_always() -> None:
 @defect("DDP-167")
 def halves_are_added_before_they_are_divided() -> None:
     """The reducer by parameter adds gradients of two bytes up first, which overflows."""
-    edit("(team.size, 1) if divides_first(gradient.dtype) else (1, team.size)", "1, team.size")
+    edit(
+        'start_mean(team, team.size, gradient, "gradient of one parameter").wait()\n        finish_mean(',
+        'start_mean(team, 1, gradient, "gradient of one parameter").wait()\n        kernels.divide(',
+    )
 
 
 @defect("DDP-167")
