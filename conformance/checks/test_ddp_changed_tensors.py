@@ -8,7 +8,7 @@ from conformance.api import oracle
 from conformance.api.checking import MANY, check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
-from conformance.fixtures.observing import TINY_MIB, trained, wrapped
+from conformance.fixtures.observing import TINY_MIB, missing_of, trained, wrapped
 from conformance.fixtures.training import gradient, gradients, numbers, private, scalar_means
 from conformance.ranks import caught
 
@@ -540,9 +540,12 @@ def step_with_sizes(ctx, model, rows):
 
 def give_other_sizes(ctx, rows):
     """By way and number of rows, the gradients of a layer that is given so many; an error is the last."""
-    told = {}
-    for way, options in WAYS.items():
-        model, told[way] = wrapped(ctx, nn.Linear(2, rows[0]), **options), []
+    told, delays = {}, ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
+    for way, options in {**WAYS, **({} if missing_of(ctx, *delays) else {"delayed": {}})}.items():
+        layer = nn.Linear(2, rows[0]).to(ctx.device)
+        if way == "delayed":
+            options = dict(zip(delays, ([("bias", layer.bias)], layer.weight), strict=True))
+        model, told[way] = wrapped(ctx, layer, **options), []
         for count in rows:
             told[way].append(step_with_sizes(ctx, model, count))
             if not isinstance(told[way][-1], dict):

@@ -8,9 +8,9 @@ that an implementer may well make, and names the clauses whose checks must each 
 A defect is a function in ``<area>/<topic>.py`` (areas: join, ddp_join, ddp, comm, zero, overlap)::
 
     @defect("DDP-122", worlds=(2,))       EACH clause must catch it; worlds: optional, the fewest ranks that show it
-    def delayed_gradients_divided_by_one_too_many() -> None:
-        \"""Delayed gradients are divided by one rank too many.\"""      the mistake, in one sentence
-        edit("divisor = self._iteration.divisor()", "divisor = self._iteration.divisor() + 1")
+    def delayed_gradients_one_by_one() -> None:
+        \"""Delayed gradients travel one by one.\"""      the mistake, in one sentence
+        edit("range(len(specs)), UNLIMITED)", "range(len(specs)), ONE_BY_ONE)")
 
 ``planting.edit`` changes a piece of one function's source, wherever in impl that function stands; ``planting.swap``
 replaces an attribute and ``override`` an inherited one. They refuse, with a sentence, what is not there: a reworded

@@ -318,6 +318,11 @@ class Bucket:
             if gradient.untyped_storage().data_ptr() in flats:
                 parameter.grad = gradient.clone()
 
+    def has_strays(self) -> bool:
+        """Whether some gradient lies elsewhere than it was handed out, and none of them is sparse (views only)."""
+        places = zip(self.parameters, self._places, strict=True)
+        return any(each.grad is not None and each.grad.data_ptr() != place for each, place in places)
+
     def all_arrived(self) -> bool:
         """Whether every parameter is among the arrived."""
         if len(self.arrived) == len(self.parameters) and all(map(is_, self.arrived, self.parameters)):

@@ -7,23 +7,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from ..comm import collectives
-from ..comm.averaging import divides_first, gradient_dtype
 from ..comm.collectives import broadcast_coalesced
-from ..comm.flat import dense_views, new_flat
-from ..comm.pending import Pending
 from ..comm.ranks import GroupRank
-from . import kernels
 from .iteration import Iteration
 from .log import Fail
 from .optimizer_in_backward import OptimizersInBackward
-from .params import Managed, named_parameters
-
-_GradientKind = tuple[torch.dtype, torch.device]
-
-
-def _gradient_kind(parameter: nn.Parameter) -> _GradientKind:
-    return gradient_dtype(parameter), parameter.device
+from .params import Managed, named_parameters, respecified, specs_of
+from .plan import UNLIMITED, ParameterSpec, plan_buckets
+from .reduction import BucketQueue, Transport
+from .shared import SharedFacts
 
 
 def delayable(named: Iterable[tuple[str, nn.Parameter]], managed: Iterable[Managed]) -> dict[str, nn.Parameter]:
@@ -37,7 +29,7 @@ def delayable(named: Iterable[tuple[str, nn.Parameter]], managed: Iterable[Manag
 
 
 class DelayedReduction:
-    """Keeps the gradients of the delayed parameters in flat buffers, one for each dtype and device, and averages those.
+    """Keeps the gradients of the delayed parameters in buckets, one for each dtype and device, and averages those.
 
     The reduction follows that of the buckets, whether or not the trigger's gradient has come: some ranks may not use
     it. So gradients that come after the trigger are included (exceeds DDP-125), it is waited for before backward
@@ -45,12 +37,16 @@ class DelayedReduction:
     """
 
     def __init__(self, iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
-        self._iteration = iteration
         iteration.buckets_only = False
         self.parameters = list(parameters)
         #: kept for who copies the object
         self._trigger = trigger
-        self._lay_out()
+        self._specs = specs_of([Managed("", parameter, sparse=False) for parameter in parameters])
+        #: the parameters' specs, and their strides, when the buckets were laid out
+        self._laid_out_for: tuple[list[ParameterSpec], list[tuple[int, ...]]] = [], []
+        transport, facts = Transport(iteration, "delayed gradients"), SharedFacts(find_unused=False, skip_unused=False)
+        self._queue = BucketQueue(self.parameters, transport, facts, as_view=True)
+        self._follow_changes()
         #: those that the delayed parameters carry; stepped with the averaged gradients
         self.optimizers: OptimizersInBackward | None = None
 
@@ -86,77 +82,45 @@ class DelayedReduction:
         *delayed, trigger = [module.get_parameter(name) for name in (*names[0], names[1])]
         return DelayedReduction(iteration, delayed, trigger)
 
-    def _lay_out(self) -> None:
-        #: one for each dtype and device: (numel,); and each parameter's part. What becomes ``.grad`` is another tensor
-        #: of that part, since a program may move it elsewhere: ``.grad.data = …``, as ``Module.to`` does
-        self._flats: list[torch.Tensor] = []
-        self._views: dict[nn.Parameter, torch.Tensor] = {}
-        #: the parameters' kinds of gradient, and their strides
-        self._laid_out_for = list(map(_gradient_kind, self.parameters)), list(map(torch.Tensor.stride, self.parameters))
-        kinds: dict[_GradientKind, list[nn.Parameter]] = {}
-        for kind, parameter in zip(self._laid_out_for[0], self.parameters, strict=True):
-            kinds.setdefault(kind, []).append(parameter)
-        for (dtype, device), members in kinds.items():
-            flat = new_flat(sum(p.numel() for p in members), dtype, device)
-            self._flats.append(flat)
-            self._views.update(zip(members, dense_views(flat, members), strict=True))
-
-    def _notice_cast(self) -> None:
-        """Lay out anew if some parameters were moved, cast or laid out otherwise, on all ranks alike; gradients are
-        taken in later."""
-        kinds = list(map(_gradient_kind, self.parameters))
-        if (kinds, list(map(torch.Tensor.stride, self.parameters))) != self._laid_out_for:
-            self._lay_out()
-
-    def after_forward(self) -> None:
-        """Point gradients that are None at their views, emptied; the others go on accumulating (DDP-123)."""
-        self._notice_cast()
-        self._gather_strays()  # now, for backward adds to them where they lie: in a bucket, say
-        self._fill_gaps()
-
-    def _fill_gaps(self) -> None:
-        for parameter, view in self._views.items():
-            if parameter.grad is None:
-                view.zero_()
-                parameter.grad = view.detach() if parameter.requires_grad else None
-
-    def reduce(self) -> None:
-        """Average the delayed gradients."""
-        with torch.no_grad():
-            self._gather_strays()
-            self._fill_gaps()
-            divisor = self._iteration.divisor()
-            kept = [(view, view.clone()) for each, view in self._views.items() if not each.requires_grad]
-            for flat in self._flats:
-                kernels.divide(flat, divisor if divides_first(flat.dtype) else 1)
-            for pending in self._start(self._flats):
-                flat = pending.wait(self._iteration.watch())
-                kernels.divide(flat, 1 if divides_first(flat.dtype) else divisor)
-            for view, gradient in kept:  # what is not trained keeps the gradient that it has (DDP-058)
-                view.copy_(gradient)
-            if self.optimizers is not None:
-                self.optimizers.step()
+    @property
+    def _frozen(self) -> list[int]:
+        return [index for index, parameter in enumerate(self.parameters) if not parameter.requires_grad]
 
     @torch.no_grad()
-    def _gather_strays(self) -> None:
-        """Take in gradients that the user has replaced or moved since they were pointed at their views.
+    def _follow_changes(self) -> None:
+        """Lay out new buckets if some parameters were moved, cast or laid out otherwise, on all ranks alike, or if the
+        user has replaced or moved gradients: another one, of any parameter, may lie in the old buckets now."""
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
+        specs, strides = respecified(self._specs, self.parameters), list(map(torch.Tensor.stride, self.parameters))
+        changed = (specs, strides) != self._laid_out_for
+        if changed or any(bucket.has_strays() for bucket in self._queue.buckets):
+            self._laid_out_for = specs, strides
+            self._queue.lay_out(plan_buckets(specs, range(len(specs)), UNLIMITED))
 
-        All are copied to new flat buffers: another gradient, of any parameter, may lie in the old ones now.
-        """
-        held = {parameter: parameter.grad for parameter in self.parameters if parameter.grad is not None}
-        if all(not each.is_sparse and each.data_ptr() == self._views[p].data_ptr() for p, each in held.items()):
-            return
-        self._lay_out()
-        for parameter, gradient in held.items():
-            view = self._views[parameter]
-            view.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
-            parameter.grad = view.detach()
+    def after_forward(self) -> None:
+        """Let gradients accumulate in the buckets, from zero where they are None (DDP-123)."""
+        self._follow_changes()  # now, for backward adds to them where they lie: in a bucket of others, say
+        frozen = self._frozen
+        with torch.no_grad():
+            for bucket in self._queue.buckets:
+                bucket.deliver(bucket.collect(frozen, 1.0), frozen, 1)
 
-    def _start(self, flats: Sequence[torch.Tensor]) -> list[Pending]:
-        return [collectives.all_reduce(self._iteration.team, flat, "delayed gradients") for flat in flats]
+    def reduce(self) -> None:
+        """Average the delayed gradients. What is not trained keeps the gradient that it has (DDP-058)."""
+        frozen = self._frozen
+        self._follow_changes()
+        self._queue.reset()
+        for _ in self._queue.buckets:
+            self._queue.start_next(frozen)
+        self._queue.deliver(frozen)
+        if self.optimizers is not None:
+            self.optimizers.step()
 
     def shadow(self) -> None:
         """A joined rank's side: the same collectives with zeros; its own gradients stay."""
-        self._notice_cast()
-        for pending in self._start([torch.zeros_like(flat) for flat in self._flats]):
-            pending.wait(self._iteration.watch())
+        self._follow_changes()
+        while self._queue.shadow_next():
+            pass
+        self._queue.shadow_results()

@@ -44,8 +44,9 @@ Flight = Pending | kernels.AnyFuture | SparsePart
 class Transport:
     """Starts reductions over a team and reads their results."""
 
-    def __init__(self, iteration: Iteration) -> None:
+    def __init__(self, iteration: Iteration, what: str = "bucket") -> None:
         self.iteration = iteration
+        self._what = what  # it reduces, for people
         #: (state, hook) that replaces our reduction, once registered
         self.hook: tuple[Any, CommHook] | None = None
         #: how many ranks used each parameter, as last agreed; empty before the first agreement
@@ -101,7 +102,7 @@ class Transport:
     def _start_dense(self, bucket: Bucket, flat: torch.Tensor, alone: bool) -> Pending:
         if bucket.factor == 1.0 and divides_first(flat.dtype):
             kernels.divide(flat, self.iteration.divisor())
-        label = f"bucket {bucket.spec.index}"
+        label = f"{self._what} {bucket.spec.index}"
         team = self.iteration.team
         return Pending(label, flat, None, team) if alone else collectives.all_reduce(team, flat, label)
 

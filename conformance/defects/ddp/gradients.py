@@ -197,7 +197,7 @@ def large_sums_are_not_divided() -> None:
 @defect("DDP-053")
 def lasting_buckets_filled_backwards() -> None:
     """Buckets that are never rebuilt are filled from the last registered parameter on, so the odd one comes last."""
-    edit("UNLIMITED)", "UNLIMITED if will_be_rebuilt else caps)")
+    edit("expected_plan(specs, UNLIMITED)", "expected_plan(specs, UNLIMITED if will_be_rebuilt else caps)")
     edit("if will_be_rebuilt:", "if specs:")
 
 
@@ -822,6 +822,17 @@ def parameters_of_another_size_are_not_noticed() -> None:
     )
 
 
+@defect("DDP-034")
+def delayed_parameters_of_another_size_are_not_noticed() -> None:
+    """A delayed parameter that is given other rows in place has as much of the bucket as before."""
+    edit(
+        "respecified(self._specs, self.parameters)",
+        "[type(one)(**{**vars(now), 'numel': one.numel})"
+        " for one, now in zip(self._specs, respecified(self._specs, self.parameters))]",
+        within="DelayedReduction._follow_changes",
+    )
+
+
 @defect("DDP-049")
 def parameters_that_are_laid_out_anew_are_not_noticed() -> None:
     """Gradients lie as their parameters did when the buckets were made: a fused optimizer mixes their elements up."""
@@ -831,7 +842,7 @@ def parameters_that_are_laid_out_anew_are_not_noticed() -> None:
 @defect("DDP-049")
 def delayed_gradients_lie_as_before() -> None:
     """The same of delayed parameters."""
-    edit("list(map(torch.Tensor.stride, self.parameters))) != self", "self._laid_out_for[1]) != self")
+    edit("changed = (specs, strides) != self._laid_out_for", "changed = specs != self._laid_out_for[0]")
 
 
 @defect("DDP-049")

@@ -89,7 +89,7 @@ def fused_optimizers_step_everything() -> None:
 @defect("DDP-129")
 def optimizers_of_delayed_parameters_do_not_step() -> None:
     """A delayed parameter's own optimizer is taken off it, and nobody steps it."""
-    edit("            self.optimizers.step()\n", "            pass\n", within="DelayedReduction.reduce")
+    edit("        self.optimizers.step()\n", "        pass\n", within="DelayedReduction.reduce")
 
 
 @defect("DDP-133")

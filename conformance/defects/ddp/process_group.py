@@ -8,7 +8,7 @@ from ..planting import defect, edit
 @defect("DDP-162")
 def delayed_gradients_stay_in_the_former_group() -> None:
     """Delayed gradients are averaged over the group of the first reduction, whatever the group is now."""
-    edit("self._iteration.team", 'self.__dict__.setdefault("_team", self._iteration.team)', within="_start")
+    edit('Transport(iteration, "delayed', "Transport(__import__('copy').copy(iteration), \"delayed")
 
 
 @defect("DDP-162")

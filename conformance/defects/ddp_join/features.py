@@ -23,7 +23,12 @@ def buffers_are_synchronised_after_no_sync() -> None:
 @defect("DDPJ-039")
 def delayed_gradients_always_divided_by_all() -> None:
     """Delayed gradients are divided by the number of all ranks where the active ones were asked for."""
-    edit("divisor = self._iteration.divisor()", "divisor = self._iteration.team.size")
+    edit(
+        "    self._queue.deliver(frozen)\n",
+        "    size = self._queue.iteration.team.size\n"
+        "    self._queue._transport.result = lambda bucket, flight, watch: (flight.wait(watch), size)\n"
+        "    self._queue.deliver(frozen)\n",
+    )
 
 
 @defect("DDPJ-039")
@@ -231,15 +236,15 @@ def absent_divide_setting_is_that_of_before() -> None:
 @defect("DDPJ-039")
 def who_has_no_inputs_shadows_delayed_gradients_of_the_former_dtype() -> None:
     """A rank that has made no forward since the model was cast shadows the delayed reduction as it was before."""
-    edit("    self._notice_cast()\n", "", within="DelayedReduction.shadow")
+    edit("    self._follow_changes()\n", "", within="DelayedReduction.shadow")
 
 
 @defect("DDPJ-039")
 def shadowing_overwrites_delayed_gradients() -> None:
     """A joined rank's delayed gradients become those that the others average."""
     edit(
-        "in self._start([torch.zeros_like(flat) for flat in self._flats]):",
-        "in self._start([flat.zero_() for flat in self._flats]):",
+        "while self._queue.shadow_next():",
+        "for bucket in self._queue.buckets:\n        bucket.flat.zero_()\n    while self._queue.shadow_next():",
     )
 
 
