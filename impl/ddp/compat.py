@@ -8,10 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-import torch
 from torch import nn
 
-from .containers import map_tensors
 from .log import Fail
 from .params import managed_parameters
 
@@ -100,25 +98,3 @@ def check_sync_batchnorm(module: nn.Module, device_type: str, fail: Fail) -> Non
             "This CPU module holds SyncBatchNorm layers, which need an accelerator (GPU modules). Use BatchNorm "
             "layers, or move the module before wrapping it.",
         )
-
-
-# -- moving data (DDP-045)
-
-
-def scatter(inputs: Any, kwargs: Any, device_ids: Any, dim: int) -> Any:
-    """Split tensors along ``dim`` over devices."""
-    from torch.nn.parallel.scatter_gather import scatter_kwargs
-
-    return scatter_kwargs(inputs, kwargs, device_ids, dim=dim)
-
-
-def gather(outputs: Any, output_device: Any, dim: int) -> Any:
-    """Bring outputs of several devices together along ``dim``."""
-    from torch.nn.parallel.scatter_gather import gather as gathered
-
-    return gathered(outputs, output_device, dim=dim)
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    """A structure with all its tensors on one device."""
-    return map_tensors(lambda tensor: tensor.to(device), value)

@@ -68,13 +68,6 @@ def _unsendable_kind(tensor: torch.Tensor) -> str | None:
     return None
 
 
-def lowered(module: nn.Module, config: DDPConfig) -> MixedPrecisionRun | None:
-    """What runs the module in lower precision, if that is asked for."""
-    if config.mixed_precision is None:
-        return None
-    return MixedPrecisionRun(module, config.ignored, config.mixed_precision)
-
-
 def reducer_of(
     module: nn.Module, config: DDPConfig, iteration: Iteration, lowered: MixedPrecisionRun | None
 ) -> Reducer:

@@ -185,9 +185,8 @@ class _Taken:
 def _average_hooks_over(model: DistributedDataParallel, group: dist.ProcessGroup) -> None:
     """A hook whose state is the model's group, or has it as its ``process_group``, goes on with this one."""
     former, transport = model.process_group, model.reducer.transport
-    for place, (hook, state) in enumerate(model._comm_hooks):
+    for hook, state in model._comm_hooks:
         if state is former or (state is None and averaged_over(hook, state) is former):
-            model._comm_hooks[place] = hook, group
             transport.hook = group, hook
         elif getattr(state, "process_group", None) is former:
             state.process_group = group

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import scatter_gather
 
 from ..arguments import flag
 from ..comm import streams
@@ -130,7 +131,6 @@ class DistributedDataParallel(Follower, nn.Module):
     # -- of its own
     static_graph: bool  # turns True once, in ``_set_static_graph``
     _ddp_sink_clone: bool  # whether outputs that pass the sink may be changed in place
-    _comm_hooks: list[tuple[Any, Any]]  # (hook, state); at most one
     _attached: int  # how many optimizers had been attached to parameters at the last look; -1 before the first forward
     _as_of: int  # how much had been put into modules at the last look through ours
     _added: set[str]  # parameters that were, as far as the user has been told of them
@@ -223,32 +223,26 @@ class DistributedDataParallel(Follower, nn.Module):
                 self._iteration.team, module, config, managed, delayed, self._log_and_throw, static_graph=static_graph
             )
         self._config = config
-        self._build_parts()
         self._delayed = DelayedReduction.of(self._iteration, late, param_to_hook_all_reduce)
-        self._connect_parts()
+        self._build_parts()
         if static_graph:
             self._set_static_graph()
 
     def _build_parts(self) -> None:
-        """Make the parts that the config asks for; called by the constructor and after unpickling."""
+        """Make the other parts, as the config asks; say in which order they act, and what of them faces a join context.
+
+        Called by the constructor and after unpickling.
+        """
         self.__dict__.update(self._config.torchs_names())
         self.static_graph, self._attached, self._ddp_sink_clone = False, -1, True
-        self._comm_hooks = []
         self._as_of, self._added = registrations.count, set()
-        self._iteration.team = Team.of(self.process_group)
-        self._mixed_precision_run = parts.lowered(self.module, self._config)
+        low, ignored = self._config.mixed_precision, self._config.ignored
+        self._mixed_precision_run = None if low is None else MixedPrecisionRun(self.module, ignored, low)
         self.reducer = parts.reducer_of(self.module, self._config, self._iteration, self._mixed_precision_run)
         self.logger = self.reducer.log
         self._passing_sync_batchnorm_handle(self.module)
-        self._per_parameter = PerParameterReduction(
-            self.reducer.transport, self.reducer.forwards, self.logger.fail
-        )
-        self._buffer_sync = BufferSync(
-            self.module, self._config.ignored, self._iteration, in_forward=self._config.sync_buffers
-        )
-
-    def _connect_parts(self) -> None:
-        """Say in which order the parts act, and what of them faces a join context."""
+        self._per_parameter = PerParameterReduction(self.reducer.transport, self.reducer.forwards, self.logger.fail)
+        self._buffer_sync = BufferSync(self.module, ignored, self._iteration, in_forward=self._config.sync_buffers)
         self._order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
         self._iteration.follow(self._order)
         self.reducer.arrivals.beside = self._delayed_parameters
@@ -461,8 +455,13 @@ class DistributedDataParallel(Follower, nn.Module):
                 "hook that is registered. Usual cause: mixed_precision or an optimizer in backward uses the only slot.",
             )
         self.reducer.transport.hook = (state, hook)
-        self._comm_hooks.append((hook, state))
         self.logger._set_comm_hook_name(name)  # type: ignore[union-attr]
+
+    @property
+    def _comm_hooks(self) -> list[tuple[Any, Any]]:
+        """(hook, state) of the one that is registered, if any."""
+        hook = self.reducer.transport.hook
+        return [] if hook is None else [(hook[1], hook[0])]
 
     def _register_buffer_comm_hook(
         self,
@@ -589,14 +588,14 @@ class DistributedDataParallel(Follower, nn.Module):
         """Build the parts anew on the default group, with the stored settings (DDP-158, DDP-159)."""
         self.process_group = Team.of(None).group
         self._iteration = Iteration(self)
+        self._iteration.team = Team.of(self.process_group)
         own, kept, delayed, static_graph = pickling.parts_of(state)
         super().__setstate__(own)  # type: ignore[no-untyped-call]
         Joinable.__init__(self)
         self.__dict__.update(own)
         self.logger = None
-        self._build_parts()
         self._delayed = DelayedReduction.found(self._iteration, self.module, delayed)
-        self._connect_parts()
+        self._build_parts()
         for name, value in kept.items():
             setattr(self, name, value)
         if static_graph:
@@ -717,16 +716,17 @@ class DistributedDataParallel(Follower, nn.Module):
 
     def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
         """Split tensors along ``dim`` over devices (DDP-045)."""
-        return compat.scatter(inputs, kwargs, device_ids, self._config.dim)
+        return scatter_gather.scatter_kwargs(inputs, kwargs, device_ids, dim=self._config.dim)
 
     def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
         """Arguments on the given device, one tuple each for positional and keyword ones (DDP-045)."""
         device = torch.device(self.device_type, device_id)
-        return (compat.moved(inputs, device),), (compat.moved(kwargs, device),)
+        inputs, kwargs = (map_tensors(lambda tensor: tensor.to(device), each) for each in (inputs, kwargs))
+        return (inputs,), (kwargs,)
 
     def gather(self, outputs: Any, output_device: Any) -> Any:
         """Bring outputs of several devices together along ``dim`` (DDP-045)."""
-        return compat.gather(outputs, output_device, self._config.dim)
+        return scatter_gather.gather(outputs, output_device, dim=self._config.dim)
 
 
 # Trainers, savers of checkpoints and torch itself look through a wrapper by asking whether it is one of torch's.

@@ -89,8 +89,7 @@ def outputs_out_of_sight_begin_no_backward() -> None:
 def to_kwargs_without_a_tuple() -> None:
     """to_kwargs returns the arguments bare instead of one tuple for each device."""
     edit(
-        "(compat.moved(inputs, device),), (compat.moved(kwargs, device),)",
-        "compat.moved(inputs, device), compat.moved(kwargs, device)",
+        "return (inputs,), (kwargs,)", "return inputs, kwargs",
     )
 
 

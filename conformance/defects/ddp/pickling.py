@@ -110,11 +110,15 @@ def unpickled_stays_local() -> None:
 @defect("DDP-160")
 def hooks_come_back_without_their_state() -> None:
     """A restored model has the hook that was registered, with None for its state."""
-    swap(pickling, "_OF_THIS_PROCESS", tuple(name for name in pickling._OF_THIS_PROCESS if name != "_comm_hooks"))
     edit(
-        "self._delayed = DelayedReduction.found(",
-        'for hook, _ in state.get("_comm_hooks", ()):\n        self.register_comm_hook(None, hook)\n'
-        "    self._delayed = DelayedReduction.found(",
+        'return pickling.state_of(vars(self)) | kept | {"_delayed_names": delayed}',
+        'return pickling.state_of(vars(self)) | kept | {"_delayed_names": delayed, "hooks": self._comm_hooks}',
+    )
+    edit("own, kept, delayed, static_graph = ", 'hooks = state.pop("hooks")\n    own, kept, delayed, static_graph = ')
+    edit(
+        "    for name, value in kept.items():",
+        "    for hook, _ in hooks:\n        self.register_comm_hook(None, hook)\n    for name, value in kept.items():",
+        within="__setstate__",
     )
 
 
