@@ -532,16 +532,13 @@ def errors_of_what_is_compressed_no_more_stay() -> None:
 @defect("COMM-026")
 def factors_of_whatever_was_in_the_bucket_are_taken() -> None:
     """A warm start goes on with the factors that the bucket of this number had, of whichever parameters they are."""
-    edit(
-        "self.q_memory_dict, self._factor_parts, self._factors_apart, bucket, plan.q_numel, parts",
-        "self.q_memory_dict, {}, {}, bucket, plan.q_numel, parts",
-    )
+    edit("self._factors.remembered(", "type(self._factors)().remembered(")
 
 
 @defect("COMM-026", "COMM-027")
 def factors_stay_behind_with_their_bucket() -> None:
     """Where the buckets are laid out anew, as after a restart, the warm start begins with random factors again."""
-    edit("if index in known:", "if index in known and numel == like.numel():", within="_remembered_by_parameter")
+    edit("if index in known:", "if index in known and numel == like.numel():", within="_ByParameter.remembered")
 
 
 @defect("COMM-026")

@@ -21,6 +21,40 @@ Part = tuple[torch.Size, tuple[int, ...], int]
 Parts = dict[Name, Part]
 
 
+class _ByParameter:
+    """Whose memory lies where, for DDP may distribute parameters over its buckets anew: another group, a cast, a saved
+    state in another process. What is remembered belongs to parameters, and moves with them."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, Parts] = {}  # by bucket index
+        #: that of parameters which no bucket has brought again since then
+        self._apart: dict[Name, torch.Tensor] = {}
+
+    def remembered(
+        self, memory: dict[int, torch.Tensor], bucket: GradBucket, numel: int, parts: Parts
+    ) -> tuple[torch.Tensor, bool]:
+        """The flat tensor that ``memory`` holds for a bucket, (numel,), and whether all parameters have something in
+        it; who has nothing gets zeros."""
+        index, like = bucket.index(), bucket.buffer()
+        found, known = memory.get(index), self._parts
+        if found is not None and _fits(found, like, numel) and known.get(index, parts) == parts:
+            known[index] = parts
+            return found, True
+        if index in known:
+            for place, former in known.items():
+                if place in memory:  # which the program may have cleared
+                    self._apart |= {name: memory[place].as_strided(*part) for name, part in former.items()}
+            known.clear()
+            memory.clear()
+        flat = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
+        known[index] = parts
+        there = {name: self._apart.pop(name) for name in parts if name in self._apart}
+        fitting = [name for name, kept in there.items() if kept.shape == parts[name][0]]
+        for name in fitting:
+            flat.as_strided(*parts[name]).copy_(there[name])
+        return flat, 0 < len(fitting) == len(parts)
+
+
 class PowerSGDState:
     """Settings and memory of ``powerSGD_hook`` and ``batched_powerSGD_hook``; one per DDP.
 
@@ -44,10 +78,8 @@ class PowerSGDState:
     """
 
     __slots__ = (
-        "_error_parts",
-        "_errors_apart",
-        "_factor_parts",
-        "_factors_apart",
+        "_errors",
+        "_factors",
         "batch_tensors_with_same_shape",
         "compression_stats_logging_frequency",
         "error_dict",
@@ -71,12 +103,9 @@ class PowerSGDState:
     error_dict: dict[int, torch.Tensor]  # [bucket numel] what this rank has failed to send so far
     p_memory_dict: dict[int, torch.Tensor]  # [p_numel] the factors P, reused as scratch memory
     q_memory_dict: dict[int, torch.Tensor]  # [q_numel] the averaged factors Q of the last iteration
-    #: by bucket index, whose errors and whose factors Q lie where: DDP may distribute parameters over its buckets anew
-    _error_parts: dict[int, Parts]
-    _factor_parts: dict[int, Parts]
-    #: those of parameters that no bucket has brought again since then
-    _errors_apart: dict[Name, torch.Tensor]
-    _factors_apart: dict[Name, torch.Tensor]
+    #: whose errors and whose factors Q lie where
+    _errors: _ByParameter
+    _factors: _ByParameter
     iter: int  # finished iterations; equal on all ranks
 
     def __init__(
@@ -114,7 +143,7 @@ class PowerSGDState:
         self.batch_tensors_with_same_shape = batch_tensors_with_same_shape
         self.rng = mersenne_twister(random_seed)
         self.error_dict, self.p_memory_dict, self.q_memory_dict = {}, {}, {}
-        self._error_parts, self._errors_apart, self._factor_parts, self._factors_apart = {}, {}, {}, {}
+        self._errors, self._factors = _ByParameter(), _ByParameter()
         self.iter = 0
         self.total_numel_before_compression = 0
         self.total_numel_after_compression = 0
@@ -127,8 +156,7 @@ class PowerSGDState:
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         """Everything that was saved, on the default group (none yet if there is no default group yet)."""
-        # which older versions did not save, or otherwise
-        self._error_parts, self._errors_apart, self._factor_parts, self._factors_apart = {}, {}, {}, {}
+        self._errors, self._factors = _ByParameter(), _ByParameter()  # which older versions did not save
         for slot in saved.keys() & {*self.__slots__}:
             setattr(self, slot, saved[slot])
         self.process_group = dist.group.WORLD
@@ -167,56 +195,18 @@ class PowerSGDState:
     def factors_of(self, bucket: GradBucket, plan: CompressionPlan) -> torch.Tensor | None:
         """The last factors Q of all matrices of the bucket: (q_numel,); None where some matrix has none."""
         parts = _factor_parts_of(bucket, plan)
-        factors, all_known = _remembered_by_parameter(
-            self.q_memory_dict, self._factor_parts, self._factors_apart, bucket, plan.q_numel, parts
-        )
+        factors, all_known = self._factors.remembered(self.q_memory_dict, bucket, plan.q_numel, parts)
         return factors if all_known else None
 
     def error_of(self, bucket: GradBucket) -> torch.Tensor:
         """What this rank has failed to send of this bucket so far: (bucket numel,), zeros to begin with."""
-        numel, parts = bucket.buffer().numel(), _parts_of(bucket)
-        return _remembered_by_parameter(
-            self.error_dict, self._error_parts, self._errors_apart, bucket, numel, parts
-        )[0]
+        return self._errors.remembered(self.error_dict, bucket, bucket.buffer().numel(), _parts_of(bucket))[0]
 
     def fill_randomly(self, tensors: Sequence[torch.Tensor]) -> None:
         """Standard normal values, the same on every rank and on every kind of device; one seed for them all."""
         generator = torch.Generator().manual_seed(below(self.rng, _SEEDS))
         for tensor in tensors:
             tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu"))
-
-
-def _remembered_by_parameter(
-    memory: dict[int, torch.Tensor],
-    known: dict[int, Parts],
-    apart: dict[Name, torch.Tensor],
-    bucket: GradBucket,
-    numel: int,
-    parts: Parts,
-) -> tuple[torch.Tensor, bool]:
-    """The flat tensor that ``memory`` holds for a bucket, (numel,), and whether all parameters have something in it.
-
-    What is remembered belongs to parameters. Where those are distributed over the buckets anew (another group, a cast,
-    a saved state in another process), theirs moves with them; who has nothing gets zeros.
-    """
-    index, like = bucket.index(), bucket.buffer()
-    found = memory.get(index)
-    if found is not None and _fits(found, like, numel) and known.get(index, parts) == parts:
-        known[index] = parts
-        return found, True
-    if index in known:
-        for place, former in known.items():
-            if place in memory:  # which the program may have cleared
-                apart |= {name: memory[place].as_strided(*part) for name, part in former.items()}
-        known.clear()
-        memory.clear()
-    flat = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
-    known[index] = parts
-    there = {name: apart.pop(name) for name in parts if name in apart}
-    fitting = [name for name, kept in there.items() if kept.shape == parts[name][0]]
-    for name in fitting:
-        flat.as_strided(*parts[name]).copy_(there[name])
-    return flat, 0 < len(fitting) == len(parts)
 
 
 def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
