@@ -14,31 +14,15 @@ from .messages import describe_second_arrival
 from .plan import ParameterSpec
 from .shared import SharedFacts
 
-#: whether this process has been warned that looking for unused parameters found none; once is enough (DDP-104)
-_warned_needless = False
-
-
-def warn_needless() -> None:
-    """UserWarning, once a process, that ``find_unused_parameters`` finds nothing and only costs time."""
-    global _warned_needless
-    if _warned_needless:
-        return
-    _warned_needless = True
-    with suppress(UserWarning):  # it is said to one rank alone, whose step is not to end by it
-        warnings.warn(
-            "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first iterations "
-            "used every parameter. The search costs time in each iteration. If no rank ever leaves a parameter out, "
-            "leave the argument out; if your model does so later on, ignore this warning.",
-            UserWarning,
-            stacklevel=2,
-        )
-
 
 class Usage:
     """Knows which parameters a backward leaves out: this rank's own knowledge. One for each reducer.
 
     Where use does not vary (``SharedFacts.use_varies``) there is nothing to know, and nobody asks.
     """
+
+    #: whether this process has been warned that looking for unused parameters found none; once is enough (DDP-104)
+    _warned_needless = False
 
     def __init__(
         self, specs: Sequence[ParameterSpec], iteration: Iteration, facts: SharedFacts, log: DDPLogger
@@ -143,9 +127,18 @@ class Usage:
             self._since_sync = bytearray(len(self._specs))
 
     def judge_search(self, reductions: int) -> None:
-        """Where the graph is searched: warn, once, if that has found nothing in two reductions or more."""
-        if reductions >= 2 and not self._search_is_useful:
-            warn_needless()
+        """Where the graph is searched: UserWarning, once a process, if that has found nothing in two reductions."""
+        if reductions < 2 or self._search_is_useful or Usage._warned_needless:
+            return
+        Usage._warned_needless = True
+        with suppress(UserWarning):  # it is said to one rank alone, whose step is not to end by it
+            warnings.warn(
+                "find_unused_parameters=True was given to DistributedDataParallel, but on this rank the first "
+                "iterations used every parameter. The search costs time in each iteration. If no rank ever leaves a "
+                "parameter out, leave the argument out; if your model does so later on, ignore this warning.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def refuse_left_out(self, left_out: Collection[int], parameters: Sequence[torch.Tensor]) -> None:
         """RuntimeError where a parameter that no reduction covers has accumulated a gradient since the last one."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impl.ddp import usage
 from impl.ddp.readiness import Readiness
 from impl.ddp.reducer import Reducer
 from impl.ddp.reduction import Transport
 from impl.ddp.shared import Agreement
+from impl.ddp.usage import Usage
 
 from ..planting import defect, edit, swap
 
@@ -81,13 +81,13 @@ def missing_output_gradients_become_zeros() -> None:
 @defect("DDP-104")
 def needless_detection_mentioned_each_time() -> None:
     """The warning about needless detection comes in every iteration."""
-    edit("    _warned_needless = True\n", "")
+    edit("Usage._warned_needless = True", "pass")
 
 
 @defect("DDP-104")
 def needless_detection_unmentioned() -> None:
     """Nobody is told that the search for unused parameters finds none."""
-    swap(usage, "warn_needless", lambda: None)
+    swap(Usage, "judge_search", lambda self, reductions: None)
 
 
 @defect("DDP-099")
