@@ -79,7 +79,7 @@ def reducer_of(
     log.note_parameters(specs)
     if lowered is not None:
         specs = lowered.reduced_specs(specs)
-    reducer = Reducer(
+    return Reducer(
         module,
         [item.parameter for item in trained],
         specs,
@@ -92,5 +92,3 @@ def reducer_of(
         lowered=lowered,
         frozen=[item for item in managed if not item.parameter.requires_grad],
     )
-    log.note_plan(reducer.plan, specs, rebuilt=False)
-    return reducer

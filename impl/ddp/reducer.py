@@ -205,6 +205,7 @@ class Reducer:
 
     def _lay_out_first(self) -> None:
         self._lay_out(first_plan(self.specs, self.caps, will_be_rebuilt=not self.facts.searched))
+        self.log.note_plan(self.plan, self.specs, rebuilt=False)
 
     def _lay_out(self, plan: BucketPlan) -> None:
         self.queue.lay_out(plan)
@@ -286,7 +287,6 @@ class Reducer:
         if specs != self.specs:
             self.specs[:] = specs
             self.start_over()
-            self.log.note_plan(self.plan, self.specs, rebuilt=False)
         elif self.phase is Phase.IDLE and self._strides_now() != self._strides:
             self._lay_out(self.plan)
         self.readiness.watch_anew()
@@ -321,7 +321,6 @@ class Reducer:
         if self.if_thawed is not None:
             self.if_thawed()
         self.log.note_parameters(respecified(self.specs, self.parameters))
-        self.log.note_plan(self.plan, self.specs, rebuilt=False)
 
     def _find_those_beside(self) -> None:
         """Find reducers that average some of the same parameters, and tell them of this one."""
