@@ -38,13 +38,13 @@ class Arrivals:
     Whatever goes another way than last time sends us back to counting each, for good: that is always right.
     """
 
-    def __init__(self, listener: Listener, parameters: Sequence[torch.nn.Parameter], *, recast: bool) -> None:
-        """``recast``: the parameters change their dtype between forwards, which gives them new nodes each time. Then
+    def __init__(self, listener: Listener, parameters: Sequence[torch.nn.Parameter], *, lowered: bool) -> None:
+        """``lowered``: the parameters change their dtype between forwards, which gives them new nodes each time. Then
         our hooks stand on the parameters, and are put after all others before each backward."""
         self._listener = weakref.ref(listener)
         self._parameters = parameters
-        self._recast = recast
-        #: our hooks on recast parameters, which come after all others, and their handles
+        self._lowered = lowered
+        #: our hooks on lowered parameters, which come after all others, and their handles
         self._last: dict[tuple[torch.nn.Parameter, Callable[..., None]], Any] = {}
         #: the watched nodes; autograd holds these only while a graph does, and hooks live as long as their node. On an
         #: accelerator a node accumulates on the stream on which it was made: since all are made and kept here, a bucket
@@ -59,7 +59,7 @@ class Arrivals:
         #: whether anybody watches at all
         self.watching = False
         #: parameters that are averaged with these, though nobody watches them
-        self.beside: Sequence[torch.nn.Parameter] = ()
+        self.delayed: Sequence[torch.nn.Parameter] = ()
 
     def count_each(self) -> None:
         """Call ``listener.arrived(index)`` for every parameter."""
@@ -106,14 +106,14 @@ class Arrivals:
     def _hook(self, parameter: torch.nn.Parameter, hook: Callable[..., None]) -> None:
         if parameter.is_inference():  # made under ``torch.inference_mode()``: it can only be evaluated
             return
-        if self._recast:
+        if self._lowered:
             self._last[parameter, hook] = _registered(parameter, hook)
             return
         self._handles.append(self._keep(parameter).register_hook(hook))
 
     def come_last(self) -> None:
-        """Put our hooks on recast parameters after those that users have registered by now, and look for new nodes."""
-        if not self._recast:
+        """Put our hooks on lowered parameters after those that users have registered by now, and look for new nodes."""
+        if not self._lowered:
             return
         self._nodes.clear()
         for parameter in self._parameters:
@@ -134,7 +134,7 @@ class Arrivals:
         try:
             if any(map(kernels.will_evaluate, self._accumulating())):
                 return True  # as a rule told by the first one
-            trained = {each for each in (*self._parameters, *self.beside) if each.requires_grad}
+            trained = {each for each in (*self._parameters, *self.delayed) if each.requires_grad}
             if not trained:
                 return False
             # Either they are passed by; or this graph has other nodes of them, from before a cast; or none at all: a

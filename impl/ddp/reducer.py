@@ -127,7 +127,7 @@ class Reducer:
         self.queue = BucketQueue(self.parameters, transport, self.facts, as_view=as_view)
         self.reduction = Reduction(transport, self.facts, self.usage, self.queue, self.specs, caps, log.times)
         recast = lowered is not None and lowered.config.param_dtype is not None
-        self.arrivals = Arrivals(self, self.parameters, recast=recast)
+        self.arrivals = Arrivals(self, self.parameters, lowered=recast)
         #: what lowers the parameters, if anything does
         self._lowered = lowered
         #: of the parameters at the last look; the buckets are made for these

@@ -245,7 +245,7 @@ class DistributedDataParallel(Follower, nn.Module):
         self._buffer_sync = BufferSync(self.module, ignored, self._iteration, in_forward=self._config.sync_buffers)
         self._order = order_of(self.reducer, self._buffer_sync, self._delayed, self._per_parameter)
         self._iteration.follow(self._order)
-        self.reducer.arrivals.beside = self._delayed_parameters
+        self.reducer.arrivals.delayed = self._delayed_parameters
         final = [*self._module_parameters, *self._delayed_parameters]
         self._uneven = UnevenInputs(
             self._iteration, self.reducer, self._buffer_sync, final, self._per_parameter, self.device

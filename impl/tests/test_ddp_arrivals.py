@@ -243,7 +243,7 @@ def test_the_nodes_that_accumulate_last_so_that_all_of_a_bucket_do_it_on_one_str
 def test_so_do_those_of_recast_parameters_from_a_forward_on_where_there_are_streams(accelerated, monkeypatch):
     monkeypatch.setattr(streams, "is_accelerated", lambda _: accelerated)
     model = Steps()
-    arrivals = Arrivals(model, list(model.parameters()), recast=True)
+    arrivals = Arrivals(model, list(model.parameters()), lowered=True)
     arrivals.count_each()
     for dtype in (torch.bfloat16, torch.float32):
         for parameter in model.parameters():

@@ -186,7 +186,7 @@ def the_gradient_of_a_frozen_delayed_parameter_is_averaged() -> None:
 @defect("DDP-122")
 def delayed_gradients_stay_local_while_all_others_are_frozen() -> None:
     """A backward in which only delayed parameters are trained is taken for none that is reduced."""
-    edit("self.reducer.arrivals.beside = self._delayed_parameters", "pass")
+    edit("self.reducer.arrivals.delayed = self._delayed_parameters", "pass")
 
 
 @defect("DDP-122")
