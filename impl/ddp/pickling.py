@@ -12,7 +12,7 @@ from .log import Fail
 #: What belongs to this process and this moment, and is left out of a pickled object (DDP-155).
 _OF_THIS_PROCESS = (
     "process_group", "reducer", "logger", "_delayed", "_mixed_precision_run", "_per_parameter", "_iteration",
-    "_order", "_buffer_sync", "_uneven", "_followed_config", "_following_hook", "_join_binding",
+    "_order", "_buffer_sync", "_uneven", "_followed_config", "_following_hook", "_join_bindings",
     "_compiled_call_impl",
 )
 

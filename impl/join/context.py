@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,8 @@ import torch.distributed as dist
 from ..arguments import flag
 from ..comm.ranks import Team
 from .base_session import BaseSession
-from .bindings import Bindings
-from .hooks import FollowedSession, FollowingHook, Joinable, JoinHook, following_hook
+from .bindings import Binding
+from .hooks import FollowingHook, Joinable, JoinHook, _FollowedJoinConfig, _JoinConfig, following_hook
 from .lifecycle import BLOCK_MOVES, BlockState, moved
 from .plain_session import PlainSession
 from .session import Session
@@ -96,11 +96,10 @@ class Join:
         if self._state is BlockState.LEFT or team != self._team:  # they may have moved to another group
             self._team = team
             self._bind()
-        else:
-            self._bindings.put()  # another context may have been built in between
         self._state = moved(self._state, BlockState.OPEN, BLOCK_MOVES)
         self._process = os.getpid()
-        self._bindings.open()
+        for binding in self._bindings:
+            binding.open()
         if self._session is not None:
             self._enter(self._session)
 
@@ -112,8 +111,7 @@ class Join:
             if self._session is not None and os.getpid() == self._process:
                 self._leave(self._session, error)
         finally:
-            self._bindings.take_off()
-            self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)
+            self._end()
 
     @staticmethod
     def notify_join_context(joinable: Joinable) -> dist.Work | None:
@@ -135,20 +133,22 @@ class Join:
             )
         if not config.enable:
             return None
-        session = joinable._join_session
+        session: BaseSession | None = joinable._join_session
         if session is None:  # enabled by hand, without a context: the bare handshake
             team, device = Team.of(joinable.join_process_group), torch.device(joinable.join_device)
-            return PlainSession(team, device, config.throw_on_early_termination, ()).notify(joinable)
-        return cast(BaseSession, session).notify(joinable)
+            session = PlainSession(team, device, config.throw_on_early_termination, ())
+        return session.notify(joinable)
 
     def _bind(self) -> None:
         """Put the config on every joinable and, in an enabled context, a new session."""
         self._session = self._new_session() if self._enable else None
-        # a follower is only ever given a Session; plain joinables do not look at it
-        session = cast("FollowedSession | None", self._session)
-        followed = isinstance(self._session, Session)
-        self._bindings = Bindings(self._joinables, self._enable, self._throw, session, followed=followed)
-        self._bindings.put()
+        config = _FollowedJoinConfig if isinstance(self._session, Session) else _JoinConfig
+        self._bindings = [
+            Binding(joinable, config(self._enable, self._throw, is_first_joinable=place == 0), self._session)
+            for place, joinable in enumerate(self._joinables)
+        ]
+        for binding in self._bindings:
+            binding.put()
 
     def _new_session(self) -> BaseSession:
         if self._followers:
@@ -162,9 +162,13 @@ class Join:
             session.enter()
         except BaseException:
             session.close()
-            self._bindings.take_off()
-            self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)
+            self._end()
             raise
+
+    def _end(self) -> None:
+        for binding in self._bindings:
+            binding.take_off()
+        self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)
 
     def _leave(self, session: BaseSession, error: BaseException | None) -> None:
         try:

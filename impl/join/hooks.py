@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-
-from ..comm.ranks import GroupRank, Team
 
 
 class JoinHook:
@@ -95,40 +93,6 @@ class _FollowedJoinConfig(_JoinConfig):
         return _JoinConfig.construct_disabled_join_config, ()
 
 
-class FollowedSession(Protocol):
-    """The session of a context that holds a follower, as far as ZeRO knows it; ``Session`` is what keeps it."""
-
-    team: Team
-
-    def watch(self, failure: Exception | None = None) -> None:
-        """To be handed to waits: raise ``PeerFailed`` if a peer has left the block by an exception."""
-
-    def begin(self, joinable: Joinable, act: int | None = None) -> None:
-        """Say that an iteration of ``joinable`` begins, and that ``act`` follows at once if one is given."""
-
-    def announce(self, joinable: Joinable, act: int) -> None:
-        """Say, before its first collective, that ``act`` follows."""
-
-    def follow_to(self, joinable: Joinable, act: int) -> None:
-        """On a joined rank, in a hook that live ranks call, too: go on following them until this act is done."""
-
-    @property
-    def live(self) -> bool:
-        """Whether this rank has inputs."""
-
-    @property
-    def shadowing(self) -> bool:
-        """Whether this rank has run out of inputs and follows the ranks that have not."""
-
-    @property
-    def active_ranks(self) -> tuple[GroupRank, ...]:
-        """The active ranks, ascending."""
-
-    @property
-    def source(self) -> GroupRank:
-        """The highest active rank."""
-
-
 class Joinable(ABC):
     """Base of everything that can be listed in a join context.
 
@@ -138,17 +102,17 @@ class Joinable(ABC):
 
     #: What the most recent context has told this joinable. Only bindings.py assigns it after construction.
     _join_config: _JoinConfig
-    #: The session of the context that this joinable is in; None outside one. Only bindings.py assigns it.
-    _join_session: FollowedSession | None = None
-    #: The topmost binding, which remembers those below it. Only bindings.py reads and assigns it.
-    _join_binding: object | None = None
+    #: That context's session, of a follower always a ``Session``; None outside. Only bindings.py assigns it.
+    _join_session: Any = None
+    #: What the contexts around have put on this joinable, the innermost last. Only bindings.py reads and assigns it.
+    _join_bindings: tuple[Any, ...] = ()
 
     @abstractmethod
     def __init__(self) -> None:
         super().__init__()
         self._join_config = _JoinConfig.construct_disabled_join_config()
         self._join_session = None
-        self._join_binding = None
+        self._join_bindings = ()
 
     @abstractmethod
     def join_hook(self, **kwargs: Any) -> JoinHook:

@@ -8,7 +8,7 @@ import torch
 
 from impl import DistributedDataParallel
 from impl.join import Join
-from impl.join.bindings import Bindings
+from impl.join.bindings import Binding
 from impl.join.hooks import Joinable, JoinHook, _JoinConfig
 
 OFF = _JoinConfig.construct_disabled_join_config()
@@ -30,25 +30,32 @@ class Thing(Joinable):
         raise AssertionError("not asked for")
 
 
-def bound(things, session, enable=True, throw=False):
-    bindings = Bindings(things, enable, throw, session)
-    bindings.put()
-    return bindings
+class Bound:
+    """What a context puts on some things, as ``Join`` does."""
+
+    def __init__(self, things, session, enable=True, throw=False):
+        self.bindings = [
+            Binding(thing, _JoinConfig(enable, throw, place == 0), session) for place, thing in enumerate(things)
+        ]
+        for binding in self.bindings:
+            binding.put()
+
+    def open(self):
+        for binding in self.bindings:
+            binding.open()
+
+    def take_off(self):
+        for binding in self.bindings:
+            binding.take_off()
 
 
 def state(thing):
     return thing._join_config, thing._join_session
 
 
-def test_the_first_of_the_list_and_only_it_is_marked_first():
-    things = [Thing(), Thing(), Thing()]
-    bound(things, "s", throw=True)
-    assert [state(thing) for thing in things] == [((True, True, place == 0), "s") for place in range(3)]
-
-
 def test_what_was_bound_comes_off():
     thing = Thing()
-    bindings = bound([thing], "s")
+    bindings = Bound([thing], "s")
     bindings.open()
     bindings.take_off()
     assert state(thing) == (OFF, None)
@@ -59,7 +66,7 @@ def test_nested_contexts_bring_back_the_one_around_them(depth):
     thing = Thing()
     stack, seen = [], []
     for level in range(depth):
-        stack.append(bound([thing], level, enable=level % 2 == 0, throw=level == 1))
+        stack.append(Bound([thing], level, enable=level % 2 == 0, throw=level == 1))
         stack[-1].open()
         seen.append(state(thing))
     while stack:
@@ -70,8 +77,8 @@ def test_nested_contexts_bring_back_the_one_around_them(depth):
 
 def test_a_context_that_was_built_but_never_entered_does_not_come_back():
     thing = Thing()
-    bound([thing], "never entered")
-    inner = bound([thing], "inner")
+    Bound([thing], "never entered")
+    inner = Bound([thing], "inner")
     inner.open()
     inner.take_off()
     assert state(thing) == (OFF, None)
@@ -79,10 +86,9 @@ def test_a_context_that_was_built_but_never_entered_does_not_come_back():
 
 def test_a_context_built_outside_but_entered_inside_another_brings_the_other_back():
     thing = Thing()
-    inner = bound([thing], "inner")
-    outer = bound([thing], "outer")
+    inner = Bound([thing], "inner")
+    outer = Bound([thing], "outer")
     outer.open()
-    inner.put()
     inner.open()
     assert state(thing)[1] == "inner"
     inner.take_off()
@@ -93,9 +99,9 @@ def test_a_context_built_outside_but_entered_inside_another_brings_the_other_bac
 
 def test_contexts_left_in_the_wrong_order_still_leave_nothing_behind():
     thing = Thing()
-    outer, inner = bound([thing], "outer"), None
+    outer, inner = Bound([thing], "outer"), None
     outer.open()
-    inner = bound([thing], "inner")
+    inner = Bound([thing], "inner")
     inner.open()
     outer.take_off()
     assert state(thing)[1] == "inner"
@@ -105,18 +111,18 @@ def test_contexts_left_in_the_wrong_order_still_leave_nothing_behind():
 
 def test_a_context_built_inside_another_and_not_entered_goes_with_the_other():
     thing = Thing()
-    outer = bound([thing], "outer")
+    outer = Bound([thing], "outer")
     outer.open()
-    bound([thing], "only built")
+    Bound([thing], "only built")
     outer.take_off()
     assert state(thing) == (OFF, None)
 
 
 def test_contexts_over_different_things_overlap_freely():
     one, both = Thing(), Thing()
-    outer = bound([one, both], "outer")
+    outer = Bound([one, both], "outer")
     outer.open()
-    inner = bound([both], "inner")
+    inner = Bound([both], "inner")
     inner.open()
     assert (state(one)[1], state(both)[1]) == ("outer", "inner")
     assert state(both)[0].is_first_joinable
@@ -133,13 +139,21 @@ class Bare(Thing):
 
 
 @pytest.mark.usefixtures("alone")
+def test_the_first_of_the_list_and_only_it_is_marked_first():
+    things = [Bare(), Bare(), Bare()]
+    Join(things, throw_on_early_termination=True)
+    assert [thing._join_config for thing in things] == [(True, True, place == 0) for place in range(3)]
+
+
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_a_copy_that_is_made_inside_a_block_is_bound_by_no_context(copied):
     thing = Bare()
     with Join([thing]):
         Join.notify_join_context(thing)
         other = copied(thing)
-    assert (other._join_session, other._join_binding) == (None, None)
+    assert other._join_session is None
+    assert not any(other._join_bindings)
 
 
 @pytest.mark.usefixtures("alone")

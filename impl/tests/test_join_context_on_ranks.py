@@ -34,7 +34,7 @@ class Unit(Plain):
             Join.notify_join_context(self)
 
     def state(self):
-        return tuple(self._join_config), self._join_session is not None, self._join_binding is not None
+        return tuple(self._join_config), self._join_session is not None, bool(self._join_bindings)
 
 
 class Shadows(JoinHook):

@@ -26,7 +26,8 @@ from ..comm.losses import text_of
 from ..comm.optimizer_states import by_place, found_here
 from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
-from ..join.hooks import BrokenOff, FollowedSession, Joinable
+from ..join.hooks import BrokenOff, Joinable
+from ..join.session import Session
 from .checkpoint import snapshot
 from .group_settings import GroupSettings, SettingsChannel, dense_gradients, exchange_gradients, sparse_gradients
 from .groups import settings_of
@@ -48,7 +49,7 @@ class Joining:
         self._shard = shard
         self._publisher = publisher
         # the context that we are in or were in last; held weakly, it must not outlive its block
-        self._session: weakref.ref[FollowedSession] | None = None
+        self._session: weakref.ref[Session] | None = None
         # carries settings in that context
         self._channel: SettingsChannel
         #: the step in the present block that an exception has ended here, before this rank sent anything of it
@@ -72,7 +73,7 @@ class Joining:
         self._known = self._shard.parameters()
         self._forms = forms_of(self._known)
 
-    def step(self, session: FollowedSession, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
+    def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank, which has begun with the hooks before it."""
         zero = self._zero
         settings = settings_of(self._shard.exposed.param_groups)
@@ -125,7 +126,7 @@ class Joining:
             self.broken = BrokenOff(f"step ended with {type(error).__name__}: {text_of(error)}", shadowed)
             raise
 
-    def _look_at_forms(self, session: FollowedSession, absent: Sequence[GroupRank]) -> None:
+    def _look_at_forms(self, session: Session, absent: Sequence[GroupRank]) -> None:
         if not absent:
             self._note_parameters()
         elif set(self._shard.parameters()) != set(self._known) or forms_of(self._known) != self._forms:
@@ -147,7 +148,7 @@ class Joining:
             group["params"] = [self._known[number] for number in numbers]
         self._shard.look_at_parameters()
 
-    def _all_live(self, session: FollowedSession, moved: bool) -> bool:
+    def _all_live(self, session: Session, moved: bool) -> bool:
         """Whether all ranks are there. RuntimeError if not, though parameters have moved within the step."""
         absent = self._absent_ranks(session)
         if absent and moved:
@@ -159,7 +160,7 @@ class Joining:
             )
         return not absent
 
-    def shadow_step(self, session: FollowedSession) -> None:
+    def shadow_step(self, session: Session) -> None:
         """The same step on a rank that has joined."""
         received, gradients = self._pass_on(None, self._absent_ranks(session), session)
         # also where they are the last ones: the local optimizer may have changed its own since
@@ -172,7 +173,7 @@ class Joining:
         self._publisher.publish(session.watch)
         self._shard.keep_copy(session.watch)
 
-    def consolidate(self, session: FollowedSession, to: int | None) -> None:
+    def consolidate(self, session: Session, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
         if to is not None:
             # not only announced: since the last roll call another rank may have run out. One that begins for the
@@ -199,7 +200,7 @@ class Joining:
         session = None if self._session is None else self._session()
         return session is not None and session.live and self._zero._join_session is None
 
-    def share_settings(self, session: FollowedSession) -> None:
+    def share_settings(self, session: Session) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
         if not self._absent_ranks(session):
             return
@@ -209,7 +210,7 @@ class Joining:
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent, received.to_follow)
 
-    def share_kept(self, kept: Kept, device: torch.device, session: FollowedSession) -> Kept:
+    def share_kept(self, kept: Kept, device: torch.device, session: Session) -> Kept:
         """Bring the source's gradients that no backward has renewed to ranks that have joined, whose own are older."""
         if not self._absent_ranks(session):
             return kept
@@ -220,7 +221,7 @@ class Joining:
             return kept
         return {place: None if held is None else held.to(device) for place, held in received.items()}
 
-    def _absent_ranks(self, session: FollowedSession) -> tuple[GroupRank, ...]:
+    def _absent_ranks(self, session: Session) -> tuple[GroupRank, ...]:
         if self._session is None or self._session() is not session:
             self._session = weakref.ref(session)
             self._channel = SettingsChannel(session.team, self._shard.device)
@@ -228,7 +229,7 @@ class Joining:
         return tuple(GroupRank(rank) for rank in session.team.members if rank not in active)
 
     def _pass_on(
-        self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: FollowedSession
+        self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: Session
     ) -> tuple[GroupSettings, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
         watch: Watch = session.watch

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from ..comm.ranks import Team
-from ..join.hooks import FollowedSession, Joinable
+from ..join.hooks import Joinable
+from ..join.session import Session
 from .at_once import small_ones_at_once
 from .group_counts import noted
 from .joining import Joining, shown_gradients
@@ -117,7 +118,7 @@ class Overlap:
 
     # --- an iteration
 
-    def begin(self, session: FollowedSession | None) -> None:
+    def begin(self, session: Session | None) -> None:
         """Begin an iteration with the settings that the exposed groups have now (ZERO-031); inside a join context
         joined ranks are told of them."""
         if not self.initialized:

@@ -51,7 +51,7 @@ def source_of_buffers_is_one_iteration_old() -> None:
 @defect("DDPJ-027", "DDPJ-035")
 def stays_in_its_session() -> None:
     """After the block a model still asks the context that it has left for the divisor and the source."""
-    edit("    self._joinable._join_session = None\n", "")
+    edit("    joinable._join_session = None\n", "")
 
 
 @defect("DDPJ-026")

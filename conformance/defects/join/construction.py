@@ -84,8 +84,9 @@ def groups_compared_with_the_neighbour_only() -> None:
 def hooks_are_made_again_at_entry() -> None:
     """Entering the context makes the hooks once more."""
     edit(
-        "    self._bindings.open()\n",
-        "    self._bindings.open()\n    self._join_hooks = [joinable.join_hook() for joinable in self._joinables]\n",
+        "    for binding in self._bindings:\n        binding.open()\n",
+        "    for binding in self._bindings:\n        binding.open()\n"
+        "    self._join_hooks = [joinable.join_hook() for joinable in self._joinables]\n",
     )
 
 
@@ -108,13 +109,14 @@ def last_device_wins() -> None:
 @defect("JOIN-014", "JOIN-048")
 def last_is_first() -> None:
     """The last joinable of the list is marked as the first."""
-    edit("place == 0", "place == len(joinables) - 1", within="Bindings.__init__")
+    edit("place == 0", "place == len(self._joinables) - 1", within="Join._bind")
 
 
 @defect("JOIN-013")
 def bound_only_at_entry() -> None:
     """The joinables learn of the context when it is entered, not when it is built."""
-    edit("    self._bind()\n", "    self._bind()\n    self._bindings.take_off()\n", within="__init__")
+    taken_off = "    for binding in self._bindings:\n        binding.take_off()\n"
+    edit("    self._bind()\n", "    self._bind()\n" + taken_off, within="__init__")
 
 
 @defect("JOIN-020")
@@ -126,7 +128,7 @@ def strangers_are_let_in() -> None:
 @defect("JOIN-013", "JOIN-042", "JOIN-045")
 def joinables_are_not_told_of_throwing() -> None:
     """The joinables are not told that the context throws on early termination."""
-    edit("config(enable, throw, ", "config(enable, False, ")
+    edit("config(self._enable, self._throw, ", "config(self._enable, False, ")
 
 
 @defect("JOIN-017", "JOIN-035", worlds=(3,))
@@ -138,4 +140,8 @@ def warning_names_the_global_rank() -> None:
 @defect("JOIN-024")
 def a_refused_entry_counts_as_one() -> None:
     """A context that was refused at its entry says later that it is entered already."""
-    edit("        self._state = moved(self._state, BlockState.LEFT, BLOCK_MOVES)\n", "", within="Join._enter")
+    edit(
+        "        self._end()\n",
+        "        for binding in self._bindings:\n            binding.take_off()\n",
+        within="Join._enter",
+    )

@@ -8,19 +8,19 @@ from ..planting import defect, edit
 @defect("JOIN-038")
 def left_in_the_order_of_entering_it_comes_back() -> None:
     """A context that is left before the one inside it comes back on its joinables when that one is left."""
-    edit("    self.is_open = False\n", "    self.is_open = self.is_open and _top(self._joinable) is not self\n")
+    edit("if each is not self)", "if each is not self or each is not joinable._join_bindings[-1])")
 
 
 @defect("JOIN-038")
 def inner_context_is_taken_off_with_the_outer_one() -> None:
     """Leaving a context disables its joinables though a context inside it is still open."""
-    edit("_topmost_open(_top(self._joinable))", "_topmost_open(self.below)", within="take_off")
+    edit("if others and", "if others and joinable._join_session is self._session and", within="Binding.take_off")
 
 
 @defect("JOIN-013")
 def contexts_built_in_between_stay() -> None:
     """Entering a context does not put its session back where another one was built since."""
-    edit("    self._bindings.put()  # another context may have been built in between\n", "    pass\n")
+    edit("    self.put()\n", "    pass\n", within="Binding.open")
 
 
 @defect("JOIN-015")
@@ -67,7 +67,7 @@ def hook_beside_a_model_fails_in_silence() -> None:
 @defect("JOIN-038")
 def the_context_around_does_not_come_back() -> None:
     """Where a context inside another is left, its own flags stay on the joinables."""
-    edit("        open_one._write()\n", "        pass\n")
+    edit("        others[-1].put()\n", "        pass\n", within="Binding.take_off")
 
 
 @defect("JOIN-024")
@@ -88,22 +88,30 @@ def messages_between_two_ranks_are_compared() -> None:
 @defect("JOIN-038")
 def stays_bound_where_it_could_not_be_entered() -> None:
     """A context that is refused where it is entered leaves its joinables bound."""
-    edit("        self._bindings.take_off()\n", "", within="_enter")
+    edit("self._end()", "self._state = BlockState.LEFT", within="_enter")
 
 
 @defect("JOIN-038")
 def built_inside_and_never_entered_it_stays() -> None:
     """A context that was built inside another one, and never entered, stays on its joinables when that one is left."""
     edit(
-        "open_one = _topmost_open(_top(self._joinable))",
-        "open_one = _topmost_open(self.below) if _top(self._joinable) is self else _top(self._joinable)",
+        "    joinable = self._joinable\n",
+        "    joinable = self._joinable\n    if joinable._join_session is not self._session:\n        return\n",
+        within="Binding.take_off",
     )
 
 
 @defect("JOIN-038")
 def built_beside_another_it_forgets_the_outer_one() -> None:
     """Of two contexts that are built one after the other inside a third, the second brings nothing back."""
-    edit("self.below = _topmost_open(top)", "self.below = top if top is not None and top.is_open else None")
+    edit(
+        "    self._joinable._join_config = self._config\n",
+        "    it, opened = self._joinable, self._joinable._join_bindings\n"
+        "    if opened and it._join_session not in (self._session, opened[-1]._session):\n"
+        "        it._join_bindings = ()\n"
+        "    it._join_config = self._config\n",
+        within="Binding.put",
+    )
 
 
 @defect("JOIN-040")
@@ -218,10 +226,7 @@ def the_last_one_looks_at_one_model_only() -> None:
 @defect("JOIN-038", worlds=(2,))
 def the_outer_contexts_session_does_not_come_back() -> None:
     """Behind a context inside another a joinable has the outer one's flags, and still the session of the inner one."""
-    edit(
-        "        open_one._write()\n",
-        "        self._joinable._join_binding = open_one\n        self._joinable._join_config = open_one._config\n",
-    )
+    edit("others[-1].put()", "joinable._join_config = others[-1]._config", within="Binding.take_off")
 
 
 @defect("JOIN-030")

@@ -370,15 +370,16 @@ def skew_warning_is_of_another_kind() -> None:
 @defect("JOIN-038")
 def stays_bound() -> None:
     """Leaving a context does not take its bindings off: the joinables go on notifying."""
-    edit("    self._joinable._join_config = _JoinConfig.construct_disabled_join_config()\n", "")
+    edit("    joinable._join_config = _JoinConfig.construct_disabled_join_config()\n", "")
 
 
 @defect("JOIN-038")
 def stays_bound_after_an_error() -> None:
     """A context that an error has ended leaves its joinables bound."""
     edit(
-        "        self._bindings.take_off()\n",
-        "        if error is None:\n            self._bindings.take_off()\n",
+        "        self._end()\n",
+        "        if error is None:\n            self._end()\n"
+        "        self._state = BlockState.LEFT\n",
         within="__exit__",
     )
 
