@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from . import strict
 from .flat import ALIGNMENT, aligned, copy_all
-from .pending import Pending, Watch, fail_to_start
+from .pending import Pending, Watch, fail, watch_of
 from .ranks import GroupRank, Team
 
 BROADCAST_CHUNK_BYTES = 250 * 1024 * 1024
@@ -30,6 +31,27 @@ _SHOWN = 8  # tensors that an error describes
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
+def launch(
+    team: Team,
+    label: str,
+    buffer: torch.Tensor,
+    begin: Callable[[], Any],
+    expected: Callable[[], strict.Expected],
+    *,
+    result_in_future: bool = False,
+) -> Pending:
+    """Start a collective that fills ``buffer``: ``begin`` has the group do it, ``expected`` is for strict mode."""
+    if team.tally.doubt is not None:
+        team.tally.doubt()
+    confirm = strict.agree(team, label, expected()) if team.is_strict else None
+    try:
+        work = begin()
+    except dist.DistError as error:  # NCCL refuses where a peer of an earlier one has gone
+        fail(error, watch_of(team), team.tally.place_of(label), team)
+    pending = Pending(label, buffer, work, team, result_in_future=result_in_future)
+    return pending if confirm is None else confirm(pending)
+
+
 # What every iteration does goes straight to the group's methods, with options that are made once: torch.distributed's
 # functions make them anew and look at much that is known here (36 of 108 µs in the middle of a step). Complex tensors
 # go the long way, which shows them to the backend as real ones.
@@ -37,41 +59,30 @@ _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_i
 
 def all_reduce(team: Team, buffer: torch.Tensor, label: str, op: Any = dist.ReduceOp.SUM) -> Pending:
     """Start reducing ``buffer`` in place over the team (sum unless ``op`` says otherwise)."""
-    if team.tally.doubt is not None:
-        team.tally.doubt()
-    if team.is_strict:
-        strict.agree(team, "all-reduce", label, buffer, op, gives := strict.addable(buffer, op))
-    try:
-        if buffer.is_complex():
-            work = dist.all_reduce(buffer, op=op, group=team.group, async_op=True)
-        else:
-            work = team.group.allreduce([buffer], _reducing(op))
-    except dist.DistError as error:
-        fail_to_start(error, team, label)
-    pending = Pending(label, buffer, work, team, result_in_future=team.is_in_python)
-    if not team.is_strict:
-        return pending
-    return strict.confirmed(team, pending, got=gives if team.rank == 0 else None)  # all have the same
+    if buffer.is_complex():
+        begin = partial(dist.all_reduce, buffer, op=op, group=team.group, async_op=True)
+    else:
+        begin = partial(team.group.allreduce, [buffer], _reducing(op))
+
+    def expected() -> strict.Expected:
+        given = strict.addable(buffer, op)  # all have the same result: one of them shows it
+        return strict.Expected("all-reduce", buffer, op, given=given, got=given if team.rank == 0 else None)
+
+    return launch(team, label, buffer, begin, expected, result_in_future=team.is_in_python)
 
 
 def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -> Pending:
     """Start sending ``buffer`` of group rank ``source`` to the whole team, in place."""
-    if team.tally.doubt is not None:
-        team.tally.doubt()
-    if team.is_strict:
-        strict.agree(team, "broadcast", label, buffer, f" from rank {source}")
-        sent = strict.sent(buffer) if team.rank == source else 0
-    try:
-        if buffer.is_complex():
-            work = dist.broadcast(buffer, group_src=source, group=team.group, async_op=True)
-        else:
-            work = team.group.broadcast([buffer], _sending(source))
-    except dist.DistError as error:
-        fail_to_start(error, team, label)
-    pending = Pending(label, buffer, work, team)
-    if not team.is_strict:
-        return pending
-    return strict.confirmed(team, pending, sent=sent, found=buffer if team.rank == source else None)
+    if buffer.is_complex():
+        begin = partial(dist.broadcast, buffer, group_src=source, group=team.group, async_op=True)
+    else:
+        begin = partial(team.group.broadcast, [buffer], _sending(source))
+
+    def expected() -> strict.Expected:
+        mine = buffer if team.rank == source else None
+        return strict.Expected("broadcast", buffer, f" from rank {source}", sent=mine, found=mine)
+
+    return launch(team, label, buffer, begin, expected)
 
 
 @cache
@@ -113,7 +124,7 @@ def broadcast_coalesced(
     (DDP-086).
     """
     if formerly is not None and tensors and tensors[0].is_cpu:
-        _agree_on_sizes(team, tensors, source, label, watch, formerly, chunk_bytes)
+        _SizeCheck(team, tensors, source, label, watch).agree(formerly, chunk_bytes)
     for number, chunk in enumerate(_chunks(tensors, chunk_bytes)):
         packed, parts = _lay_out(chunk)
         guessed = None
@@ -123,62 +134,57 @@ def broadcast_coalesced(
                     copy_all(parts, chunk)
             broadcast(team, packed, source, f"{label}, chunk {number}").wait(watch)
             if number == 0 and packed.is_cpu and packed[:4].view(torch.int32).item() == _UNLIKE:
-                _refuse_sizes(team, tensors, source, label, watch, packed)
+                _SizeCheck(team, tensors, source, label, watch).refuse(packed)
             guessed, source = source, source if actual is None else actual()
         if team.rank != source:
             _overwrite([tensor.data for tensor in chunk], parts)
 
 
-def _agree_on_sizes(
-    team: Team,
-    tensors: Sequence[torch.Tensor],
-    source: GroupRank,
-    label: str,
-    watch: Watch | None,
-    formerly: Sizes,
-    chunk_bytes: int,
-) -> None:
-    """RuntimeError unless ``source`` has tensors of the sizes that are here, where a rank may have those of before."""
-    kinds: dict[torch.dtype, int] = {}
-    for dtype, nbytes in formerly:
-        kinds[dtype] = kinds.get(dtype, 0) + nbytes
-    length = sum(map(aligned, kinds.values()))  # what it would wait for, and take for its tensors
-    if not 0 < length <= chunk_bytes:
-        return  # it would wait for nothing, or for some of them
-    message = torch.zeros(length, dtype=torch.uint8, device="cpu")
-    sizes = tuple([(tensor.dtype.itemsize, tensor.numel()) for tensor in tensors])
-    first = next(_chunks(tensors, chunk_bytes), [])  # none where all are without elements now
-    next_bytes = min(len(_lay_out(first)[0]), 2**31 - 1) if first else 0
-    # the hash of integers is the same in every process
-    expected = torch.tensor([_UNLIKE, hash(sizes) % 2**31, next_bytes, 0], dtype=torch.int32, device="cpu")
-    told = message[:ALIGNMENT].view(torch.int32)
-    if team.rank == source:
-        told.copy_(expected)
-    broadcast(team, message, source, f"{label}: other sizes").wait(watch)
-    if not torch.equal(told, expected):
-        _refuse_sizes(team, tensors, source, label, watch, message)
+@dataclass(frozen=True)
+class _SizeCheck:
+    """RuntimeError on a rank whose tensors have not the sizes of those that it is to take over from ``source``."""
 
+    team: Team
+    tensors: Sequence[torch.Tensor]
+    source: GroupRank
+    label: str
+    watch: Watch | None
 
-def _refuse_sizes(
-    team: Team,
-    tensors: Sequence[torch.Tensor],
-    source: GroupRank,
-    label: str,
-    watch: Watch | None,
-    message: torch.Tensor,
-) -> NoReturn:
-    """RuntimeError, behind what ``source`` sends next if ``message`` tells of it: that is not to wait for this rank."""
-    opening, _, next_bytes, _ = message[:ALIGNMENT].view(torch.int32).tolist()
-    if opening == _UNLIKE and next_bytes:
-        broadcast(team, torch.empty(next_bytes, dtype=torch.uint8, device="cpu"), source, label).wait(watch)
-    shapes = [tuple(tensor.shape) for tensor in tensors]
-    raise RuntimeError(
-        f"Group rank {team.rank} cannot take over the {label} of group rank {source}: the sizes of their tensors "
-        f"differ. Here they end with {shapes[-_SHOWN:]}. Usual cause: a module that replaces a buffer by one of "
-        "another size in its forward, such as a cache that grows with its input, on some ranks only, or in a join "
-        "block after some rank had run out of inputs. Give it its full size before the model is wrapped, keep it as a "
-        "plain attribute, or leave it out by _set_params_and_buffers_to_ignore_for_model."
-    )
+    def agree(self, formerly: Sizes, chunk_bytes: int) -> None:
+        """On a rank whose sizes have changed, while those of others may be as they were."""
+        kinds: dict[torch.dtype, int] = {}
+        for dtype, nbytes in formerly:
+            kinds[dtype] = kinds.get(dtype, 0) + nbytes
+        length = sum(map(aligned, kinds.values()))  # what such a rank would wait for, and take for its tensors
+        if not 0 < length <= chunk_bytes:
+            return  # it would wait for nothing, or for some of them
+        message = torch.zeros(length, dtype=torch.uint8, device="cpu")
+        sizes = tuple([(tensor.dtype.itemsize, tensor.numel()) for tensor in self.tensors])
+        first = next(_chunks(self.tensors, chunk_bytes), [])  # none where all are without elements now
+        next_bytes = min(len(_lay_out(first)[0]), 2**31 - 1) if first else 0
+        # the hash of integers is the same in every process
+        expected = torch.tensor([_UNLIKE, hash(sizes) % 2**31, next_bytes, 0], dtype=torch.int32, device="cpu")
+        told = message[:ALIGNMENT].view(torch.int32)
+        if self.team.rank == self.source:
+            told.copy_(expected)
+        broadcast(self.team, message, self.source, f"{self.label}: other sizes").wait(self.watch)
+        if not torch.equal(told, expected):
+            self.refuse(message)
+
+    def refuse(self, message: torch.Tensor) -> NoReturn:
+        """Behind what ``source`` sends next if ``message`` tells of it: that is not to wait for this rank."""
+        opening, _, next_bytes, _ = message[:ALIGNMENT].view(torch.int32).tolist()
+        if opening == _UNLIKE and next_bytes:
+            rest = torch.empty(next_bytes, dtype=torch.uint8, device="cpu")
+            broadcast(self.team, rest, self.source, self.label).wait(self.watch)
+        shapes = [tuple(tensor.shape) for tensor in self.tensors]
+        raise RuntimeError(
+            f"Group rank {self.team.rank} cannot take over the {self.label} of group rank {self.source}: the sizes of "
+            f"their tensors differ. Here they end with {shapes[-_SHOWN:]}. Usual cause: a module that replaces a "
+            "buffer by one of another size in its forward, such as a cache that grows with its input, on some ranks "
+            "only, or in a join block after some rank had run out of inputs. Give it its full size before the model is "
+            "wrapped, keep it as a plain attribute, or leave it out by _set_params_and_buffers_to_ignore_for_model."
+        )
 
 
 def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
@@ -191,7 +197,7 @@ def _overwrite(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor])
 
 def _chunks(tensors: Sequence[torch.Tensor], chunk_bytes: int) -> Iterator[list[torch.Tensor]]:
     """Tensors of one device each, in order, up to ``chunk_bytes`` a chunk (a larger tensor is a chunk of its own)."""
-    devices = dict.fromkeys(tensor.device for tensor in tensors)
+    devices = dict.fromkeys([tensor.device for tensor in tensors])
     for device in devices:
         chunk: list[torch.Tensor] = []
         size = 0
@@ -227,7 +233,7 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
     for places in kinds.values():
         starts.append(size)
         # flat.aligned, written out: every iteration comes here
-        size += -(-sum(tensors[place].nbytes for place in places) // ALIGNMENT) * ALIGNMENT
+        size += -(-sum([tensors[place].nbytes for place in places]) // ALIGNMENT) * ALIGNMENT
     packed = torch.empty(size, dtype=torch.uint8, device=tensors[0].device)
     parts = [packed] * len(tensors)
     for (dtype, places), start in zip(kinds.items(), starts, strict=True):
@@ -240,19 +246,12 @@ def _lay_out(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[torch.
 
 def all_gather(team: Team, whole: torch.Tensor, part: torch.Tensor, label: str) -> Pending:
     """Start gathering equal flat parts, in rank order, into ``whole`` (``team.size`` times as long as ``part``)."""
-    if team.tally.doubt is not None:
-        team.tally.doubt()
-    if team.is_strict:
-        strict.agree(team, "all-gather", label, part)
-        sent = strict.sent(part)
-    try:
-        work = _all_gather(whole, part, group=team.group, async_op=True)
-    except dist.DistError as error:
-        fail_to_start(error, team, label)
-    pending = Pending(label, whole, work, team)
-    if not team.is_strict:
-        return pending
-    return strict.confirmed(team, pending, sent=sent, found=whole.view(team.size, -1)[team.rank])
+    begin = partial(_all_gather, whole, part, group=team.group, async_op=True)
+
+    def expected() -> strict.Expected:
+        return strict.Expected("all-gather", part, sent=part, found=whole.view(team.size, -1)[team.rank])
+
+    return launch(team, label, whole, begin, expected)
 
 
 def all_to_all(
@@ -268,16 +267,12 @@ def all_to_all(
     ``arriving`` and ``leaving`` say how many elements each part has; without them all are equal. ``sent`` and
     ``received`` may overlap in the part that a rank sends to itself.
     """
-    if team.tally.doubt is not None:
-        team.tally.doubt()
-    if team.is_strict:  # the parts may differ from rank to rank
-        strict.agree(team, "all-to-all", label, sent.new_empty(0), gives=sent)
-    try:
-        work = dist.all_to_all_single(received, sent, arriving, leaving, group=team.group, async_op=True)
-    except dist.DistError as error:
-        fail_to_start(error, team, label)
-    pending = Pending(label, received, work, team)
-    return strict.confirmed(team, pending, alike=False, got=received) if team.is_strict else pending
+    begin = partial(dist.all_to_all_single, received, sent, arriving, leaving, group=team.group, async_op=True)
+
+    def expected() -> strict.Expected:  # the parts may differ from rank to rank, so no size is compared
+        return strict.Expected("all-to-all", sent.new_empty(0), alike=False, given=sent, got=received)
+
+    return launch(team, label, received, begin, expected)
 
 
 def broadcast_object(
@@ -288,29 +283,25 @@ def broadcast_object(
     ``device``: for a group without a backend for the CPU.
     """
     device = team.control_device(device)
-    payload = pickle.dumps(value) if team.rank == source else b""
-    length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    payload = _pickled(value).to(device) if team.rank == source else None
+    length = torch.tensor([0 if payload is None else len(payload)], dtype=torch.int64, device=device)
     size = int(broadcast(team, length, source, f"{label}: length").wait(watch).item())
-    body = torch.zeros(size, dtype=torch.uint8, device=device)
-    if team.rank == source:
-        body.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
-    broadcast(team, body, source, label).wait(watch)
-    return pickle.loads(body.cpu().numpy().tobytes())
+    body = torch.empty(size, dtype=torch.uint8, device=device) if payload is None else payload
+    return _unpickled(broadcast(team, body, source, label).wait(watch))
 
 
 def all_gather_object(team: Team, value: Any, device: torch.device, label: str) -> list[Any]:
     """Every rank's small picklable value, in rank order. Blocks. ``device``: as of ``broadcast_object``."""
     device = team.control_device(device)
-    payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
+    payload = _pickled(value).to(device)
     sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
     sizes[team.rank] = payload.numel()
     longest = int(all_reduce(team, sizes, f"{label}: lengths").wait().max().item())
     part = torch.zeros(longest, dtype=torch.uint8, device=device)
     part[: payload.numel()] = payload
     whole = torch.zeros(longest * team.size, dtype=torch.uint8, device=device)
-    all_gather(team, whole, part, label).wait()
-    rows = whole.cpu().view(team.size, longest).numpy()
-    return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes.tolist(), strict=True)]
+    rows = all_gather(team, whole, part, label).wait().cpu().view(team.size, longest)
+    return [_unpickled(row[:size]) for row, size in zip(rows, sizes.tolist(), strict=True)]
 
 
 def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, label: str) -> list[Any]:
@@ -321,15 +312,20 @@ def all_to_all_object(team: Team, values: Sequence[Any], device: torch.device, l
     if team.size == 1:
         return list(values)
     device = team.control_device(device)
-    packed = [b"" if rank == team.rank else pickle.dumps(value) for rank, value in enumerate(values)]
-    lengths = torch.tensor(list(map(len, packed)), dtype=torch.int64, device=device)
-    arriving = torch.empty_like(lengths)
-    all_to_all(team, arriving, lengths, f"{label}: lengths").wait()
-    sent = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8).to(device)
-    sizes = arriving.tolist()
-    received = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    all_to_all(team, received, sent, label, sizes, list(map(len, packed))).wait()
-    parts = received.cpu().split(sizes)
-    return [
-        values[rank] if rank == team.rank else pickle.loads(part.numpy().tobytes()) for rank, part in enumerate(parts)
-    ]
+    none = torch.empty(0, dtype=torch.uint8, device="cpu")
+    packed = [none if rank == team.rank else _pickled(value) for rank, value in enumerate(values)]
+    leaving = list(map(len, packed))
+    lengths = torch.tensor(leaving, dtype=torch.int64, device=device)
+    arriving = all_to_all(team, torch.empty_like(lengths), lengths, f"{label}: lengths").wait().tolist()
+    received = torch.empty(sum(arriving), dtype=torch.uint8, device=device)
+    all_to_all(team, received, torch.cat(packed).to(device), label, arriving, leaving).wait()
+    parts = received.cpu().split(arriving)
+    return [values[rank] if rank == team.rank else _unpickled(part) for rank, part in enumerate(parts)]
+
+
+def _pickled(value: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
+def _unpickled(content: torch.Tensor) -> Any:
+    return pickle.loads(content.cpu().numpy().tobytes())

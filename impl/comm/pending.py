@@ -175,8 +175,6 @@ class Pending:
         try:
             _wait_without_limit(self.work)
         except Exception as error:
-            if watch is None:
-                raise
             fail(error, watch, self._place, self._team)
 
     def _poll(self, is_over: Callable[[], bool], watch: Watch) -> None:
@@ -223,11 +221,13 @@ def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool =
             team.guard.stand(place, begun)
 
 
-def fail(error: Exception, watch: Watch, place: str, team: Team, *, elsewhere: bool = False) -> NoReturn:
+def fail(error: Exception, watch: Watch | None, place: str, team: Team, *, elsewhere: bool = False) -> NoReturn:
     """Raise for a collective that failed: what the watch knows of a peer says more than a lost connection.
 
     ``elsewhere``: perhaps one on another group, of which the team's peers have learned nothing.
     """
+    if watch is None:
+        raise error
     team.tally.failed |= not elsewhere
     try:
         with _placed(place, team):
@@ -236,14 +236,6 @@ def fail(error: Exception, watch: Watch, place: str, team: Team, *, elsewhere: b
         raise known from error
     add_note(error, f"The collective that failed: {place}.")
     raise error
-
-
-def fail_to_start(error: Exception, team: Team, label: str) -> NoReturn:
-    """Raise for a collective that a backend refuses to start: NCCL does where a peer of an earlier one has gone."""
-    watch = watch_of(team)
-    if watch is None:
-        raise error
-    fail(error, watch, team.tally.place_of(label), team)
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 
 from . import strict
-from .collectives import broadcast
+from .collectives import broadcast, launch
 from .duplex import way_from
-from .pending import Pending, fail_to_start
+from .pending import Pending
 from .ranks import GroupRank, Team
 
 
@@ -22,18 +24,15 @@ def reduce_to(team: Team, buffer: torch.Tensor, owner: GroupRank, label: str) ->
     if way is not team:  # Gloo takes as long to sum for one as for all
         arriving = torch.empty_like(buffer) if team.rank == owner else buffer
         return broadcast(way, arriving, other, label)
-    if team.is_strict:
-        gives = strict.addable(buffer, dist.ReduceOp.SUM)
-        strict.agree(team, "reduce", label, buffer, f" to rank {owner}", gives)
     shown = torch.view_as_real(buffer) if buffer.is_complex() else buffer  # dist.reduce leaves that to its caller
-    try:
-        work = dist.reduce(shown, group_dst=owner, group=team.group, async_op=True)
-    except dist.DistError as error:
-        fail_to_start(error, team, label)
-    pending = Pending(label, buffer, work, team)
-    if not team.is_strict:
-        return pending
-    return strict.confirmed(team, pending, alike=False, got=gives if team.rank == owner else None)
+    begin = partial(dist.reduce, shown, group_dst=owner, group=team.group, async_op=True)
+
+    def expected() -> strict.Expected:
+        given = strict.addable(buffer, dist.ReduceOp.SUM)
+        got = given if team.rank == owner else None
+        return strict.Expected("reduce", buffer, f" to rank {owner}", alike=False, given=given, got=got)
+
+    return launch(team, label, buffer, begin, expected)
 
 
 def added(buffer: torch.Tensor, arrived: torch.Tensor) -> torch.Tensor:

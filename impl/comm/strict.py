@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -38,30 +39,42 @@ _DEVICE = re.compile(r" on \w+(:\d+)?$")
 _ROUNDINGS = 64  # of adding up a buffer in double precision, in its own last places
 
 
+@dataclass(frozen=True)
+class Expected:
+    """A collective as its ranks compare it. The tensors are looked at before it begins, or once it has ended."""
+
+    kind: str
+    buffer: torch.Tensor  # its dtype and size are equal on all ranks
+    more: object = ""  # and so is this
+    alike: bool = True  # whether all ranks get the same result
+    sent: torch.Tensor | None = None  # by this rank
+    found: torch.Tensor | None = None  # where in its result that is to be
+    given: torch.Tensor | None = None  # by this rank: what all have given adds up to what all have got
+    got: torch.Tensor | None = None  # this rank's part of that
+
+
 @dataclass
 class _Agreement:
-    """The group over which the ranks of another one agree, and what this rank is about to do on that one."""
+    """The group over which the ranks of another one agree."""
 
     team: Team
     agreed: int = 0  # collectives
-    counted: int = 0  # by the group itself, when the collective at hand began
-    given: tuple[float, float] = (0.0, 0.0)  # to the sum at hand: its elements added up, and their magnitudes
 
 
 #: by the group that is watched over; a group is its own entry's key only while it lives
 _agreements: WeakKeyDictionary[dist.ProcessGroup, _Agreement | None] = WeakKeyDictionary()
 
 
-def agree(
-    team: Team, kind: str, label: str, buffer: torch.Tensor, more: object = "", gives: torch.Tensor | None = None
-) -> None:
+def agree(team: Team, label: str, expected: Expected) -> Callable[[Pending], Pending] | None:
     """Go on if all ranks are about to start this collective; else ``CollectivesDiffer`` on every one of them.
 
-    ``gives``: what must add up to the results that ``confirmed`` is shown.
+    What is returned is to be handed it as soon as it has started. It waits for the end and compares:
+    ``CollectivesDiffer`` on every rank if the collective did not do what it should. None where nothing is compared.
     """
     agreement = _agreement_of(team)
     if agreement is None:
-        return
+        return None
+    kind, buffer, more = expected.kind, expected.buffer, expected.more
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
     alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
     number = torch.tensor([_digest(alike.encode())], dtype=torch.int64, device="cpu")
@@ -69,46 +82,23 @@ def agree(
     agreement.agreed += 1
     if len(numbers.unique()) > 1:
         raise _differing(team, _complaint(team, agreement, what))
-    agreement.counted = _counted(team.group)
-    agreement.given = _sums(gives)
+    counted, given, sent = _counted(team.group), _sums(expected.given), _digest_of(expected.sent)
 
-
-def sent(part: torch.Tensor) -> int:
-    """What to remember of a buffer that this rank is about to send."""
-    return _digest(_bytes_of(part))
-
-
-def confirmed(
-    team: Team,
-    pending: Pending,
-    *,
-    alike: bool = True,
-    sent: int = 0,
-    found: torch.Tensor | None = None,
-    got: torch.Tensor | None = None,
-) -> Pending:
-    """Wait for a collective and compare; ``CollectivesDiffer`` on every rank if it did not do what it should.
-
-    ``alike``: its result must be equal on all ranks. ``sent``: what was to be sent must be in ``found``, once it ends.
-    ``got``: this rank's part of what all have given.
-    """
-    agreement = _agreement_of(team)
-    if agreement is None:
+    def confirm(pending: Pending) -> Pending:
+        result = pending.wait()
+        collectives = _counted(team.group) - counted
+        row = torch.zeros(7, dtype=torch.float64, device="cpu")
+        digest, found = _digest_of(result) if expected.alike else 0, _digest_of(expected.found)
+        row.view(torch.int64)[:4] = torch.tensor([digest, sent, found, collectives], dtype=torch.int64, device="cpu")
+        row[4:] = torch.tensor([*given, _sums(expected.got)[0]], dtype=torch.float64, device="cpu")
+        rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {label}", watch_of(team))
+        if _differ(rows, result.dtype):
+            damage = "" if sent == found else ", and what this rank sent is not in it"
+            gave = f"{team.tally.place_of(label)} gave {digest:x} in {collectives} collectives of the group{damage}"
+            raise _differing(team, _other_results(team, agreement, gave))
         return pending
-    buffer = pending.wait()
-    row = torch.zeros(7, dtype=torch.float64, device="cpu")
-    result = _digest(_bytes_of(buffer)) if alike else 0
-    kept = sent if found is None else _digest(_bytes_of(found))
-    collectives = _counted(team.group) - agreement.counted
-    row.view(torch.int64)[:4] = torch.tensor([result, sent, kept, collectives], dtype=torch.int64, device="cpu")
-    row[4:] = torch.tensor([*agreement.given, _sums(got)[0]], dtype=torch.float64, device="cpu")
-    rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {pending.label}", watch_of(team))
-    if _differ(rows, buffer.dtype):
-        place = team.tally.place_of(pending.label)
-        damage = "" if sent == kept else ", and what this rank sent is not in it"
-        what = f"{place} gave {result:x} in {collectives} collectives of the group{damage}"
-        raise _differing(team, _other_results(team, agreement, what))
-    return pending
+
+    return confirm
 
 
 def _differ(rows: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -149,9 +139,11 @@ def _counted(group: dist.ProcessGroup) -> int:
     return 0
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
+def _digest_of(tensor: torch.Tensor | None) -> int:
+    if tensor is None:
+        return 0
     flat = tensor.detach().cpu().reshape(-1)
-    return (torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy()
+    return _digest((torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy())
 
 
 def _digest(content: Any) -> int:

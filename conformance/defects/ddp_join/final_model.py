@@ -114,6 +114,6 @@ def buffers_stay_apart_after_an_end_under_no_sync() -> None:
 def what_is_broadcast_together_lies_without_gaps() -> None:
     """Tensors of several dtypes that travel together begin where those of another dtype end."""
     edit(
-        "-(-sum(tensors[place].nbytes for place in places) // ALIGNMENT) * ALIGNMENT",
-        "sum(tensors[place].nbytes for place in places)",
+        "-(-sum([tensors[place].nbytes for place in places]) // ALIGNMENT) * ALIGNMENT",
+        "sum([tensors[place].nbytes for place in places])",
     )

@@ -218,7 +218,7 @@ def a_guard_that_is_off_says_that_all_answer() -> None:
 @defect("JOIN-057")
 def a_refusal_of_a_backend_is_raised_as_it_is() -> None:
     """A collective that is not even started names no rank."""
-    edit("fail(error, watch, team.tally.place_of(label), team)", "raise error")
+    edit("fail(error, watch_of(team), team.tally.place_of(label), team)", "raise error")
 
 
 @defect("JOIN-057")

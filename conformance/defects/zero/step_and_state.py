@@ -414,7 +414,7 @@ def parts_within_a_share_do_not_move() -> None:
 @defect("ZERO-008", worlds=(3,))
 def complex_numbers_come_from_a_global_rank() -> None:
     """Where complex numbers are sent, the source's rank in its group is taken for one in the world."""
-    edit("dist.broadcast(buffer, group_src=source", "dist.broadcast(buffer, src=source")
+    edit("partial(dist.broadcast, buffer, group_src=source", "partial(dist.broadcast, buffer, src=source")
 
 
 @defect("ZERO-011")
