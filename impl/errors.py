@@ -9,7 +9,7 @@ class SharedError(RuntimeError):
     Nobody there has to be told about it, so that context leaves no failure note; a context around it does.
     """
 
-    #: The failure guard of the session whose ranks all know; set where the error is raised, None if nobody knows.
+    #: the ``SessionFailures`` of the session whose ranks all know; set where the error is raised, None if nobody knows
     shared_in: object | None = None
 
 

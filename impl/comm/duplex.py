@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from .guard import abandon_together
-from .local_groups import new_local_group
+from .local_groups import global_ranks_of, new_local_group
 from .placement import on_one_host
 from .ranks import GroupRank, Team
 from .tally import count_together
@@ -36,11 +35,9 @@ def way_from(source: GroupRank, team: Team, device: torch.device) -> Team:
 
 
 def _each_way(team: Team) -> tuple[Team, ...]:
-    try:
-        members = dist.get_process_group_ranks(team.group)
-    except (ValueError, KeyError, RuntimeError):  # a group that torch.distributed was never told of
+    members = global_ranks_of(team.group)
+    if not members:
         return ()
     ways = [new_local_group(members, backend="gloo", group_desc=f"joinery: rank {rank} sends") for rank in team.members]
-    abandon_together([team.group, *ways])
     count_together(team.group, ways)
     return tuple(map(Team.of, ways))

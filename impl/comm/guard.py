@@ -6,19 +6,18 @@ On by default. ``JOINERY_FAILURE_DETECTION_S`` is the silence after which a rank
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import threading
 import time
-from collections.abc import Sequence
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from ..errors import CollectivesDiffer, PeerFailed
 from . import heartbeats, stalls
 from . import store as stores
+from .local_groups import global_ranks_of
 from .losses import End, Loss, add_note, name_of
 from .tally import tally_of
 
@@ -61,7 +60,7 @@ class Guard:
 
     def __init__(self, group: dist.ProcessGroup, beats: heartbeats.Heartbeats) -> None:
         self._beats = beats
-        ranks = [(rank, dist.get_global_rank(group, rank)) for rank in range(group.size())]
+        ranks = enumerate(global_ranks_of(group))
         self._name_of = {global_rank: name_of(rank, global_rank) for rank, global_rank in ranks}  # in group order
         self._members = stalls.members(self._name_of)
         self._tally = tally_of(group)
@@ -215,9 +214,7 @@ def guard_of(group: dist.ProcessGroup) -> Guard | None:
 
 
 def _new(group: dist.ProcessGroup) -> Guard | None:
-    try:
-        dist.get_global_rank(group, 0)  # ValueError for a stranger
-    except (ValueError, RuntimeError):
+    if not global_ranks_of(group):
         return None
     beats = heartbeats.heartbeats_of_world(detection_s()) if group.size() > 1 else None
     return None if beats is None else Guard(group, beats)
@@ -236,22 +233,3 @@ def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | 
     if guard is None or stores.port_of(store) is None:
         return stores.StoreWithDeadline(store, None)
     return stores.StoreWithDeadline(guard.store, detection_s())
-
-
-#: by group, all that are given up with it
-_together: WeakKeyDictionary[dist.ProcessGroup, WeakSet[dist.ProcessGroup]] = WeakKeyDictionary()
-
-
-def abandon_together(groups: Sequence[dist.ProcessGroup]) -> None:
-    """Where a collective of one of these groups will never end, those of the others need not either."""
-    together = WeakSet(groups)
-    _together.update(dict.fromkeys(groups, together))
-
-
-def abandon(group: dist.ProcessGroup) -> None:
-    """A collective of this group will never end: do not wait for it at the end of the program.
-
-    Gloo cannot abort; its destructor waits for what is under way, until the group's timeout. So it is never called.
-    """
-    for each in _together.get(group, [group]):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))

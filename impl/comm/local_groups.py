@@ -1,4 +1,4 @@
-"""Process groups that only their members make, while the other ranks of the world go on."""
+"""Process groups: whose they are, and those that only their members make, while the rest of the world goes on."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ from torch.distributed import distributed_c10d
 
 #: by world, how many groups of the same ranks there have been: alike on all of them, since all of them make each
 _made: WeakKeyDictionary[dist.ProcessGroup, Counter[tuple[int, ...]]] = WeakKeyDictionary()
+
+
+def global_ranks_of(group: dist.ProcessGroup) -> list[int]:
+    """Of its members, in group order; none where torch.distributed was never told of the group."""
+    try:
+        return dist.get_process_group_ranks(group)
+    except (ValueError, KeyError, RuntimeError):
+        return []
 
 
 def new_local_group(ranks: Sequence[int], **options: Any) -> dist.ProcessGroup:

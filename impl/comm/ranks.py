@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import os
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import torch
 import torch.distributed as dist
 
 from .guard import Guard, guard_of
-from .guard import abandon as abandon_group
 from .tally import Tally, tally_of
 
 GroupRank = NewType("GroupRank", int)
@@ -94,12 +94,14 @@ class Team:
             return False
 
     def abandon(self) -> None:
-        """A collective of the team will never end. Gloo's destructor would wait for it until the group's timeout.
+        """A collective of the team will never end. Gloo cannot abort: its destructor would wait for that until the
+        group's timeout, at the end of the program.
 
         A group written in Python may stand before one of Gloo's.
         """
         if self.is_in_python or "gloo" in self._backends.values():
-            abandon_group(self.group)
+            for group in list(self.tally.groups):
+                keep_for_ever(group)
 
     def control_device(self, device: torch.device) -> torch.device:
         """Where a message lies that is made and read by the host, in a team whose data lie on ``device``.
@@ -132,6 +134,11 @@ class Team:
     @property
     def members(self) -> range:
         return range(self.size)
+
+
+def keep_for_ever(group: dist.ProcessGroup) -> None:
+    """Nothing frees it, not even the end of the program: its destructor is never called."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _blocking_wait() -> bool:

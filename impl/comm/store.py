@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .connections import own_connections
+from .local_groups import global_ranks_of
 
 _SLICES = 10  # of a wait for an answer
 
@@ -26,8 +27,9 @@ def shared_by(group: dist.ProcessGroup) -> dist.Store | None:
     torch has no public way to it. This is the only place that reaches for the private one; whoever uses the store must
     be able to do without.
     """
+    if not global_ranks_of(group):
+        return None
     try:
-        dist.get_global_rank(group, 0)  # ValueError for a stranger
         store = dist.distributed_c10d._get_default_store()
     except (AttributeError, ValueError, RuntimeError):
         return None

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from ..errors import CollectivesDiffer
 from .guard import REMEDY
-from .local_groups import new_local_group
+from .local_groups import global_ranks_of, new_local_group
 from .pending import Pending, Watch, watch_of
 from .ranks import Team
 
@@ -165,17 +165,15 @@ def _agreement_of(team: Team) -> _Agreement | None:
 
 def _new_agreement(team: Team) -> _Agreement | None:
     """Made by all members with their first collective; None for a group that torch.distributed was never told of."""
-    try:
-        members = dist.get_process_group_ranks(team.group)
-    except (ValueError, KeyError, RuntimeError):
+    members = global_ranks_of(team.group)
+    if not members:
         return None
     return _Agreement(Team.of(new_local_group(members, backend="gloo", group_desc="joinery: strict mode")))
 
 
 def _differing(team: Team, text: str) -> CollectivesDiffer:
     error = CollectivesDiffer(text)
-    with suppress(ValueError):  # torch.distributed was never told of the group
-        error.among = frozenset(team.global_ranks())
+    error.among = frozenset(global_ranks_of(team.group))
     return error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
 
@@ -29,15 +29,15 @@ class Block(NamedTuple):
 
 
 class Tally:
-    """The count of one group, and the join blocks over it.
+    """The count of one group, and the join blocks over it. A group and its ways (``duplex``) have one together.
 
     What others start (a communication hook of the user's, say) cannot be seen here. Our code counts where it lets them
     begin and where it knows that they have ended, so a rank that has been left in between differs from the others.
     """
 
     __slots__ = (
-        "blocks", "buffers_travel", "doubt", "failed", "hooks_communicate", "hooks_leave_group", "label", "started",
-        "thread", "where",
+        "blocks", "buffers_travel", "doubt", "failed", "groups", "hooks_communicate", "hooks_leave_group", "label",
+        "started", "thread", "where",
     )  # fmt: skip
 
     #: of the group on which this process has started a collective last
@@ -45,6 +45,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.started = 0
+        #: whose collectives are counted here, all of the same ranks
+        self.groups: WeakSet[dist.ProcessGroup] = WeakSet()
         #: once a join block has failed: makes sure, before the next collective, that the ranks are in step
         self.doubt: Callable[[], None] | None = None
         #: whether a wait of ours on the group has failed here: then those of its other ranks fail by themselves
@@ -85,9 +87,14 @@ _tallies: WeakKeyDictionary[dist.ProcessGroup, Tally] = WeakKeyDictionary()
 
 def tally_of(group: dist.ProcessGroup) -> Tally:
     """The tally of this group; the same for everybody in this process who asks."""
-    return _tallies.setdefault(group, Tally())
+    tally = _tallies.setdefault(group, Tally())
+    tally.groups.add(group)
+    return tally
 
 
 def count_together(group: dist.ProcessGroup, others: Iterable[dist.ProcessGroup]) -> None:
     """Let what is started on the others count as started on the group, which is of the same ranks."""
-    _tallies.update(dict.fromkeys(others, tally_of(group)))
+    tally = tally_of(group)
+    for other in others:
+        _tallies[other] = tally
+        tally.groups.add(other)

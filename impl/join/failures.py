@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import NoReturn
 
-from ..comm.guard import REMEDY, Guard, detection_s, explain, guard_of, store_with_deadline
+from ..comm.guard import REMEDY, detection_s, explain, store_with_deadline
+from ..comm.local_groups import global_ranks_of
 from ..comm.losses import add_note, chain_of, name_of, of_a_collective, text_of
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
@@ -149,14 +150,6 @@ def _entered_here() -> list[FailureNotes]:
     return notes
 
 
-def _members_of(team: Team) -> list[int]:
-    """Its global ranks; a number of nobody where torch.distributed was never told of the group."""
-    try:
-        return list(map(int, team.global_ranks()))
-    except ValueError:
-        return [-1]
-
-
 class SessionFailures:
     """Tells the peers of one session why this rank leaves it, and looks out for what they have told."""
 
@@ -192,24 +185,24 @@ class SessionFailures:
         ``failure``: of a collective of this rank. Then it is found out which rank has stopped answering.
         ``in_collective``: this rank waits for one, in which the peer may have taken part before it left.
         """
-        guard = guard_of(self._team.group)
+        guard = self._team.guard
         with self.sharing():
-            self._read_notes(guard, waits=in_collective and failure is None)
+            self._read_notes(waits=in_collective and failure is None)
             try:
                 if guard is not None:
                     guard(failure)
             except PeerFailed:
-                self._read_notes(guard, waits=False)  # one that has left by an exception says more
+                self._read_notes(waits=False)  # one that has left by an exception says more
                 raise
 
-    def _read_notes(self, guard: Guard | None, *, waits: bool) -> None:
+    def _read_notes(self, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
         try:
             for notes in (self._notes, *self._around):
                 notes.watch(waits=waits)
         except PeerFailed:
-            if guard is not None:
-                guard.mark_affected()
+            if self._team.guard is not None:
+                self._team.guard.mark_affected()
             raise
 
     def report(self, error: BaseException) -> None:
@@ -230,14 +223,15 @@ class SessionFailures:
         if isinstance(error, SharedError) and error.shared_in is self:
             return True
         if isinstance(error, CollectivesDiffer):
-            return error.among.issuperset(_members_of(self._team))
-        guard = guard_of(self._team.group)
+            members = global_ranks_of(self._team.group)
+            return bool(members) and error.among.issuperset(members)
+        guard = self._team.guard
         of_a_peer = any(isinstance(each, PeerFailed) for each in chain_of(error))
         return of_a_peer and guard is not None and bool(guard.lost())
 
     def _explain(self, error: BaseException) -> None:
         """Say in a note what made a collective fail, unless one says so already."""
-        notes, guard = getattr(error, "__notes__", ()), guard_of(self._team.group)
+        notes, guard = getattr(error, "__notes__", ()), self._team.guard
         # a wait that failed, or a block inside this one, may have looked for the cause for as long as it may
         if guard is None or guard.unexplained() not in notes:
             cause = explain(self._team.group)

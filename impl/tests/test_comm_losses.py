@@ -118,7 +118,7 @@ def test_a_rank_that_is_only_affected_is_never_the_cause():
 
 
 def test_those_that_are_lost_are_named_by_their_places_in_the_group(monkeypatch):
-    monkeypatch.setattr(guard.dist, "get_global_rank", lambda group, rank: (1, 2, 4)[rank])
+    monkeypatch.setattr(guard, "global_ranks_of", lambda group: [1, 2, 4])
     beats = SimpleNamespace(losses=known((2, End.CLOSED, 0.0), (3, End.CLOSED, 0.0)))
     group = type("Group", (), {"size": lambda self: 3})()  # one that can be referred to weakly
     assert guard.Guard(group, beats).lost() == {1}

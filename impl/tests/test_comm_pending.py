@@ -305,7 +305,7 @@ def test_ctrl_c_during_a_wait_gives_the_group_up(polled, in_python, monkeypatch)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         team, given_up = Team.of(PassesOn(0, 1) if in_python else None), []
-        monkeypatch.setattr(teams, "abandon_group", given_up.append)
+        monkeypatch.setattr(teams, "keep_for_ever", given_up.append)
         endless = Work(lasts_s=60)
         endless.wait = interrupted
         with pytest.raises(KeyboardInterrupt):

@@ -316,7 +316,7 @@ def what_a_hook_starts_is_on_the_models_group() -> None:
 @defect("JOIN-024", worlds=(3,))
 def who_differs_is_heard_by_all() -> None:
     """Ranks that differ on a part of the group leave the rest of it waiting."""
-    edit("error.among.issuperset(_members_of(self._team))", "True")
+    edit("bool(members) and error.among.issuperset(members)", "True")
 
 
 @defect("JOIN-024")
