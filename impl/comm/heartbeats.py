@@ -61,8 +61,7 @@ class Peer:
         self.process: Process  # of the other side, once its rank is known
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
-        self.signs: Signs = None  # of its process, when half of the detection time had passed
-        self.looked = False
+        self.signs: Signs = None  # of its process, when half of the detection time had passed; None before
         self.unread = b""
 
     def lines(self) -> list[bytes] | None:
@@ -241,11 +240,11 @@ class Heartbeats:
         if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank):
             return
         same_machine = self._process.is_on_same_machine(peer.process)
-        if not peer.looked:
-            peer.looked, peer.signs = True, peer.process.signs() if same_machine else None
+        if same_machine and peer.signs is None:
+            peer.signs = peer.process.signs()
         if peer.silent_s >= self.detection_s:
             if same_machine and has_moved(peer.signs, peer.process.signs()):
-                peer.silent_s, peer.looked = 0.0, False
+                peer.silent_s, peer.signs = 0.0, None
             else:
                 self._report(peer, End.SILENT)
 
@@ -317,7 +316,7 @@ class Heartbeats:
             if peer.rank is not None and not self._left:
                 self._report(peer, End.CLOSED)
             return
-        peer.silent_s, peer.looked = 0.0, False
+        peer.silent_s, peer.signs = 0.0, None
         for line in lines:
             try:
                 self._understand(peer, json.loads(line))

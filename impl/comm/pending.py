@@ -108,10 +108,7 @@ class Pending:
         if watch is not None:
             self._poll(self.work.is_completed, watch)
         with streams.reading(self.buffer.device):
-            self._end(watch)
-            if self._result_in_future:
-                self._take_from_future(watch)
-            return self.buffer.tolist()  # type: ignore[no-any-return]
+            return self.wait(watch).tolist()  # type: ignore[no-any-return]
 
     def future(self) -> torch.futures.Future:
         """The backend's future of a list holding the buffer. Its value is to be handed to ``take``."""

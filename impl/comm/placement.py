@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-from contextlib import suppress
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from .collectives import all_reduce
+from .processes import machine_marks
 from .ranks import Team
 
 #: Names the host of this rank in place of what the system says: the same on ranks that are to count as neighbours.
@@ -38,12 +37,4 @@ def on_one_host(team: Team, device: torch.device) -> bool:
 
 def host() -> str:
     """This rank's host. Two containers or network namespaces are two hosts: a network lies between them."""
-    chosen = os.environ.get(HOST_ID)
-    if chosen:
-        return chosen
-    marks = [socket.gethostname()]
-    with suppress(OSError):
-        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
-    with suppress(OSError):
-        marks.append(os.readlink("/proc/self/ns/net"))
-    return "|".join(marks)
+    return os.environ.get(HOST_ID) or "|".join([socket.gethostname(), *machine_marks("net")])

@@ -26,12 +26,8 @@ class Process:
     @staticmethod
     def own() -> Process:
         """This one."""
-        marks = []
-        with suppress(OSError):
-            marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-            marks.append(os.readlink("/proc/self/ns/pid"))
-            marks.append(os.readlink("/proc/self/ns/net"))  # between two of them silence may be the network's
-        return Process(socket.gethostname(), "|".join(marks), os.getpid())
+        # between two namespaces of networks silence may be the network's
+        return Process(socket.gethostname(), "|".join(machine_marks("pid", "net")), os.getpid())
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -48,6 +44,15 @@ class Process:
             return None
         state, *rest = fields.split()
         return state, int(rest[10]) + int(rest[11])
+
+
+def machine_marks(*namespaces: str) -> list[str]:
+    """What tells this machine, and these namespaces on it, from others; nothing where the system has no /proc."""
+    marks = []
+    with suppress(OSError):
+        marks.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        marks.extend(os.readlink(f"/proc/self/ns/{kind}") for kind in namespaces)
+    return marks
 
 
 def has_moved(then: Signs, now: Signs) -> bool:
