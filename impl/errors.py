@@ -9,7 +9,8 @@ class SharedError(RuntimeError):
     Nobody there has to be told about it, so that context leaves no failure note; a context around it does.
     """
 
-    #: the ``SessionFailures`` of the session whose ranks all know; set where the error is raised, None if nobody knows
+    #: stands for the session whose ranks all know; set where the error is raised, None if nobody knows. It is not the
+    #: session itself, since a program may send the error to another process
     shared_in: object | None = None
 
 

@@ -1,5 +1,6 @@
 """Throwing on early termination: who raises what and when, what does not happen any more, and what it costs."""
 
+import pickle
 import re
 import time
 
@@ -23,11 +24,14 @@ def train_each(ctx, several):
         joinables = [recorder(ctx, name, log) for name in NAMES]
 
         def train(count=schedule[ctx.rank], joinables=joinables, notified=notified):
-            with ctx.subject.Join(joinables, throw_on_early_termination=True):
-                for number in range(count):
-                    notified.append(number)
-                    for each in joinables:
-                        each.step()
+            try:
+                with ctx.subject.Join(joinables, throw_on_early_termination=True):
+                    for number in range(count):
+                        notified.append(number)
+                        for each in joinables:
+                            each.step()
+            except RuntimeError as error:
+                raise pickle.loads(pickle.dumps(error)) from error  # as a program has it that sends it to its parent
 
         seen.append((caught(train), log, len(notified)))
     return seen

@@ -155,6 +155,7 @@ class SessionFailures:
 
     def __init__(self, team: Team) -> None:
         self._team = team
+        self._mark = object()  # on errors that all ranks of this session raise
         self._notes = FailureNotes(team, "", None)  # until the block is entered: before, ranks need not be in step
         self._entered: list[FailureNotes] = []  # those of the blocks of this one's thread
         self._around: tuple[FailureNotes, ...] = ()  # of the blocks around this one: who has failed there comes to none
@@ -220,7 +221,7 @@ class SessionFailures:
 
     def _is_known(self, error: BaseException) -> bool:
         """Whether all ranks of this session learn of the error without this one's note."""
-        if isinstance(error, SharedError) and error.shared_in is self:
+        if isinstance(error, SharedError) and error.shared_in is self._mark:
             return True
         if isinstance(error, CollectivesDiffer):
             members = global_ranks_of(self._team.group)
@@ -247,7 +248,7 @@ class SessionFailures:
         """
         if isinstance(error, RanksDisagree):
             self._notes.leave(error)
-        error.shared_in = self
+        error.shared_in = self._mark
         self.over = type(error), error.args
 
     def refuse_what_is_over(self) -> None:

@@ -400,7 +400,7 @@ def warning_filter_stays() -> None:
 @defect("JOIN-024", worlds=(3,))
 def who_is_not_in_an_inner_context_hears_nothing() -> None:
     """An error that all ranks of an inner context share is not told to the other ranks of the outer one."""
-    edit(" and error.shared_in is self", "")
+    edit(" and error.shared_in is self._mark", "")
 
 
 @defect("JOIN-033", "ZERO-021")

@@ -109,3 +109,9 @@ def throws_only_if_several_ran_out() -> None:
 def throw_that_was_caught_is_forgotten_at_the_end() -> None:
     """A rank that has caught the throw inside the block goes on shadowing at its end, alone."""
     edit("    self._failures.refuse_what_is_over()\n", "    pass\n", within="PlainSession.shadow")
+
+
+@defect("JOIN-041", "JOIN-042")
+def errors_hold_the_session() -> None:
+    """An error that all ranks raise holds what cannot be pickled, so a parent that a rank sends it to gets nothing."""
+    edit("self._mark = object()", "self._mark = self")
