@@ -18,7 +18,7 @@ from .hooks import FollowingHook, Joinable, JoinHook, _FollowedJoinConfig, _Join
 from .lifecycle import BLOCK_MOVES, BlockState, moved
 from .plain_session import PlainSession
 from .session import Session
-from .validation import common_group, device_of, listed
+from .validation import common_group, device_of, listed, made_hook
 
 
 class Join:
@@ -57,8 +57,8 @@ class Join:
         kwargs: handed to ``join_hook`` of every joinable.
 
     Raises:
-        TypeError: an entry is no Joinable, its device or group is not what it should be, or an argument that is true or
-            false is neither.
+        TypeError: an entry is no Joinable, its device, group or hook is not what it should be, several come in a set,
+            or an argument that is true or false is neither.
         ValueError: no joinable, one listed twice, or several process groups.
     """
 
@@ -79,7 +79,7 @@ class Join:
         #: by place in the list, what lets joined ranks follow it
         self._followers: dict[int, FollowingHook] = {}
         for place, joinable in enumerate(self._joinables):
-            self._join_hooks.append(joinable.join_hook(**kwargs))
+            self._join_hooks.append(made_hook(joinable, kwargs))
             following = following_hook(joinable, self._join_hooks[place])
             if following is not None:
                 self._followers[place] = following

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .hooks import Joinable
+from .hooks import Joinable, JoinHook
 
 
 def listed(joinables: Iterable[Joinable]) -> tuple[Joinable, ...]:
@@ -18,9 +18,21 @@ def listed(joinables: Iterable[Joinable]) -> tuple[Joinable, ...]:
     found = tuple(joinables)
     if not found:
         raise ValueError("Join expects at least one joinable, got an empty list: list the models and optimizers.")
+    if len(found) > 1 and isinstance(joinables, (set, frozenset)):
+        raise TypeError("Join expects a list of joinables, got a set, whose order differs between ranks.")
     for place, joinable in enumerate(found):
-        _check_type(place, joinable)
-    _check_no_duplicate(found)
+        if not isinstance(joinable, Joinable):
+            raise TypeError(
+                f"Join expects Joinable objects, but entry {place} of the list is a {_type(joinable)}. A plain torch "
+                "optimizer or module is not listed: it needs no join. One of torch's own joinables needs torch's own "
+                "Join."
+            )
+    for place, joinable in enumerate(found):
+        first = next(earlier for earlier, each in enumerate(found) if each is joinable)
+        if first < place:
+            raise ValueError(
+                f"Join got the same joinable ({_type(joinable)}) twice, as entries {first} and {place}: list it once."
+            )
     return found
 
 
@@ -35,6 +47,17 @@ def common_group(joinables: Sequence[Joinable]) -> dist.ProcessGroup | None:
                 "with the same process_group; two groups of the same ranks are still two groups."
             )
     return groups[0]
+
+
+def made_hook(joinable: Joinable, options: Mapping[str, Any]) -> JoinHook:
+    """What ``join_hook`` makes; TypeError if that is no hook, such as the None of a method that returns nothing."""
+    hook = joinable.join_hook(**options)
+    if not (hasattr(hook, "main_hook") and hasattr(hook, "post_hook")):
+        raise TypeError(
+            f"join_hook of {_type(joinable)} returned a {_type(hook)}, not a JoinHook. Return one, whose main_hook "
+            "starts the collectives of an iteration on ranks that have run out of inputs."
+        )
+    return hook
 
 
 def device_of(joinable: Joinable) -> torch.device:
@@ -67,25 +90,6 @@ def _group_of(joinable: Joinable) -> dist.ProcessGroup | None:
 def resolved(group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
     """The group itself: none named is the default one."""
     return dist.group.WORLD if group is None else group
-
-
-def _check_type(place: int, joinable: Any) -> None:
-    if not isinstance(joinable, Joinable):
-        raise TypeError(
-            f"Join expects Joinable objects, but entry {place} of the list is a {_type(joinable)}. A plain torch "
-            "optimizer or module is not listed: it needs no join. One of torch's own joinables needs torch's own Join."
-        )
-
-
-def _check_no_duplicate(joinables: Sequence[Joinable]) -> None:
-    seen: dict[int, int] = {}
-    for place, joinable in enumerate(joinables):
-        if id(joinable) in seen:
-            raise ValueError(
-                f"Join got the same joinable ({_type(joinable)}) twice, as entries {seen[id(joinable)]} and {place}: "
-                "list it once."
-            )
-        seen[id(joinable)] = place
 
 
 def _type(thing: Any) -> str:

@@ -158,6 +158,11 @@ class GroupMethod(Unit):
         return self.group
 
 
+class Forgetful(Unit):
+    def join_hook(self, **kwargs):
+        super().join_hook(**kwargs)  # and returns nothing
+
+
 class Duck:
     """Looks like a joinable and is none."""
 
@@ -181,6 +186,8 @@ def refuse(ctx):
         "two groups": [bystander, Unit(other)],
         "device method": [Methods(group), bystander],
         "group method": [bystander, GroupMethod(group)],
+        "a set": {bystander, Unit(group)},
+        "no hook": [Forgetful(group), bystander],
         "no group": [bystander, Unit(dist.GroupMember.NON_GROUP_MEMBER)],
     }
     return {
@@ -201,6 +208,8 @@ def test_a_list_that_is_refused_leaves_no_trace_and_says_what_to_do(cluster):
         "two groups": (ValueError, "joinable 1 (Unit) has another one than joinable 0 (Unit)"),
         "device method": (TypeError, "make it a property"),
         "group method": (TypeError, "make it a property"),
+        "a set": (TypeError, "order differs between ranks"),
+        "no hook": (TypeError, "returned a NoneType"),
         "no group": (ValueError, "not a member"),
     }
     (seen,) = on_ranks(cluster, refuse, world=1)

@@ -121,4 +121,4 @@ def fresh_joinable_is_first() -> None:
 @defect("JOIN-009")
 def keywords_reach_the_first_only() -> None:
     """Only the first joinable of the list is handed the context's keywords."""
-    edit("joinable.join_hook(**kwargs)", "joinable.join_hook(**({} if place else kwargs))")
+    edit("made_hook(joinable, kwargs)", "made_hook(joinable, {} if place else kwargs)")
