@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -187,6 +188,7 @@ def _command(given: argparse.Namespace) -> int:
     """Load what the command needs, and do it."""
     match given.command:
         case "run":
+            gc.disable()  # until the checks have been collected, which is no garbage: see engine.plugin
             from .commands.launched import run as command
         case "clauses":
             from .commands.clauses import clauses as command

@@ -8,6 +8,7 @@ A listed deviation shows as xfailed; unsupported and not run show as skipped.
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -240,6 +241,8 @@ def _begin(session: pytest.Session) -> None:
     if isinstance(driver, Driver):
         driver.before_first()
     suite_run.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
+    gc.freeze()  # all that is loaded and collected stays: looking through it again and again takes seconds
+    gc.enable()
     suite_run.reporter.begin(len(session.items))
     if suite_run.asked.jobs > 1:
         functions = [item for item in session.items if isinstance(item, pytest.Function)]

@@ -148,6 +148,7 @@ class SuiteRun:
         """Before the first check: start loading what the ranks will need, in the background. Once is enough."""
         if self._preload:
             return
+        torch.set_num_threads(1)  # of this process: more would spin on cores that the ranks have
         subjects = {module_of(subject) for subject in self.asked.subjects.values()}
         self._preload = (*modules, *sorted(subjects))
         self._cluster().load()

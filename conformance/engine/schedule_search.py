@@ -6,13 +6,14 @@ A check takes an argument ``schedules`` and says what has to hold for any list o
     def test_gradients_are_those_of_one_process(ranks, schedules):
         schedules.examine(lambda several: compare(ranks, several))
 
-The list is one run of the ranks, which is what costs. If it breaks and nobody expected that, the check is called again
+A list is one run of the ranks, which is what costs. If it breaks and nobody expected that, the check is called again
 to search: all schedules below the failing ones, one at a time and smallest first, so that the first to break is the
 smallest there is. ``--schedule 0,1`` has the check examine that one alone.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ class Schedules:
         self, examine: Examine, fixed: Sequence[Schedule] | None = None, uneven: bool = False, drawn: bool = True,
         most: int = 4,
     ) -> None:  # fmt: skip
-        """Examine the usual shapes (or ``fixed``) in one go, then drawn lists; ``uneven``: no even one."""
+        """Examine the usual shapes (or ``fixed``) in one go, then drawn ones in another; ``uneven``: no even one."""
         if self.given is not None:
             self._try([self.given], examine)
         elif self.below:
@@ -67,7 +68,7 @@ class Schedules:
             if several:
                 self._try(several, examine)
             if drawn and self.world > 1:
-                self._draw(examine, uneven_schedules(self.world, most) if uneven else schedules(self.world, most))
+                self._try(list(_drawn(self.world, most, uneven)), examine)
 
     def _try(self, several: list[Schedule], examine: Examine) -> None:
         try:
@@ -75,25 +76,6 @@ class Schedules:
         except Exception:
             self.suspects = several
             raise
-
-    def _draw(self, examine: Examine, one: st.SearchStrategy[Schedule]) -> None:
-        failures: list[Exception] = []
-
-        @settings(
-            max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, report_multiple_bugs=False,
-            phases=[Phase.generate], suppress_health_check=list(HealthCheck),
-        )
-        @given(st.lists(one, min_size=1, max_size=MOST))
-        def drawn(several: list[Schedule]) -> None:
-            if failures:  # hypothesis asks once more whether it fails: it does, and asking costs a run
-                raise failures[0]
-            try:
-                self._try(several, examine)
-            except Exception as error:
-                failures.append(error)
-                raise
-
-        drawn()
 
     def _search(self, examine: Examine, uneven: bool) -> None:
         end = time.monotonic() + self.search_s
@@ -108,6 +90,23 @@ class Schedules:
                 raise
             except Exception as error:
                 raise Smallest(schedule, error) from error
+
+
+@functools.cache
+def _drawn(world: int, most: int, uneven: bool) -> tuple[Schedule, ...]:
+    """Some schedules, the same in every run."""
+    one, found = uneven_schedules(world, most) if uneven else schedules(world, most), dict[Schedule, None]()
+
+    @settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.lists(one, min_size=1, max_size=MOST))
+    def draw(several: list[Schedule]) -> None:
+        found.update(dict.fromkeys(several))
+
+    draw()
+    return tuple(found)
 
 
 def smallest_first(tops: Sequence[Schedule]) -> list[Schedule]:

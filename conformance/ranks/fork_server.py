@@ -42,6 +42,7 @@ _FDS_AT_MOST = 253  # that one message can carry
 def main(control_fd: int, folder: str, preload: Sequence[str]) -> None:
     """Load, then serve until the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
+    gc.disable()  # what is loaded is no garbage
     for name in preload:
         try:
             importlib.import_module(name)
@@ -49,6 +50,7 @@ def main(control_fd: int, folder: str, preload: Sequence[str]) -> None:
             traceback.print_exc()
     gc.collect()
     gc.freeze()  # keeps the ranks' collectors from touching, and so copying, the pages that they share
+    gc.enable()
     collapse()
     _serve(control_fd, folder)
 

@@ -29,11 +29,12 @@ def broken_by(wrong):
     return seen, examine
 
 
-def test_the_usual_shapes_come_first_in_one_go_and_then_drawn_ones():
+def test_the_usual_shapes_come_first_in_one_go_and_then_drawn_ones_in_another():
     seen, examine = broken_by(lambda _: False)
     Schedules(3).examine(examine)
-    assert seen[0] == list(shapes(3).values())
-    assert len(seen) > 1
+    usual, drawn = seen
+    assert usual == list(shapes(3).values())
+    assert len(drawn) > 3
     assert all(len(schedule) == 3 for several in seen for schedule in several)
 
 
