@@ -14,6 +14,11 @@ One check over several scenarios takes a second argument; each scenario is recor
     @check("DDPJ-007", worlds=(2, 4), scenarios={"rank 0 first": [1, 3], "rank 0 last": [3, 1]})
     def test_the_divisor_is_the_initial_world_size(ranks, scenario): ...
 
+One that calls a rank function for several arguments makes them one run:
+
+    for schedule, told in ranks.each(train, schedules):
+        assert told == ...
+
 One that holds for every schedule of inputs takes an argument ``schedules`` (see ``search``): it says what is wrong with
 some schedules, and is given the usual ones, drawn ones, or a single one that somebody typed.
 
@@ -26,11 +31,12 @@ a subject hands over before you reach into it: ``None[0]`` is the check's own fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..ranks import Cluster, Raised, Run, RunFailed
+from ..ranks import Cluster, Raised, RankContext, Run, RunFailed
 from ..subjects import Subject, resolve
 
 WORLDS = (1, 2, 3, 4)
@@ -176,6 +182,20 @@ class Ranks:
         """Like ``run``, but every rank must finish; returns their results in rank order."""
         return self.run(function, *args, **options).values()
 
+    def each(
+        self, function: Callable[..., Any], several: Iterable[Any], *more: Any, spread: bool = False, **options: Any
+    ) -> Iterator[tuple[Any, list[Any]]]:
+        """Run ``function(ctx, one, *more)`` for one after the other: each, and its results in rank order.
+
+        Where they are tuples to be ``spread``, it is ``function(ctx, *one, *more)``. Costs one run, in whose process
+        group all calls are: so for calls that leave nothing behind there, and among them no failed collective.
+        """
+        ones = list(several)
+        calls = [(*(one if spread else (one,)), *more) for one in ones]
+        limit_s = options.pop("deadline_s", None) or self.deadline_s
+        by_rank = self(_Each(function), calls, deadline_s=limit_s and limit_s * len(calls), **options)
+        return zip(ones, map(list, zip(*by_rank, strict=True)), strict=True)
+
     def at_limit(self, note: str) -> None:
         """Say that the subject showed a documented weakness (a LIMIT clause) instead of exceeding it.
 
@@ -184,6 +204,17 @@ class Ranks:
         into an error unseen.
         """
         self.notes.append(note)
+
+
+class _Each:
+    """A rank function that makes several calls of another."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)  # its errors are those of the other's module: see ranks.origin
+        self._function = function
+
+    def __call__(self, ctx: RankContext, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return [self._function(ctx.part(f"call {place}"), *args) for place, args in enumerate(calls)]
 
 
 __all__ = ["MANY", "WORLDS", "Check", "NotRun", "Ranks", "Subject", "check"]

@@ -151,8 +151,8 @@ def train_unevenly(ctx, schedule):
 
 @check("COMM-019", worlds=MANY)
 def test_on_uneven_inputs_the_python_all_reduce_gives_the_averages_of_no_hook(ranks):
-    for schedule in (list(range(1, ranks.world + 1)), [3, *[1] * (ranks.world - 1)]):
-        runs = ranks(train_unevenly, schedule)
+    several = (list(range(1, ranks.world + 1)), [3, *[1] * (ranks.world - 1)])
+    for schedule, runs in ranks.each(train_unevenly, several):
         for iteration in range(max(schedule)):
             active = oracle.active_ranks(schedule, iteration)
             expected = alone(active, divisor=ranks.world, count=iteration + 1)[iteration]

@@ -390,8 +390,8 @@ def answer_with_parts(ctx, kind):
 
 @check("COMM-001", "COMM-016", worlds=(1, 2))
 def test_a_hook_may_answer_with_a_part_of_a_larger_tensor(ranks):
-    for kind in (models.Sum, models.Complex):
-        for rank, told in enumerate(ranks(answer_with_parts, kind)):
+    for kind, results in ranks.each(answer_with_parts, (models.Sum, models.Complex)):
+        for rank, told in enumerate(results):
             local = alone([rank], model=kind)
             for way, (seen, found) in told.items():
                 assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local], way

@@ -121,8 +121,9 @@ def in_two_bytes_each(ctx):
 
 @check("COMM-020", "COMM-021", worlds=(1, 2, 4), deadline_s=PATIENCE_S, beyond=False)
 def test_sparse_gradients_that_are_compressed_come_back_as_they_were(ranks):
-    for factor in (12, 9_000):  # with the second one two bytes hold the mean of the ranks and not their sum
-        runs = ranks(train_kinds, torch.float32, in_two_bytes_each, factor)
+    # with the second factor two bytes hold the mean of the ranks and not their sum
+    several = [(torch.float32, in_two_bytes_each, factor) for factor in (12, 9_000)]
+    for (*_, factor), runs in ranks.each(train_kinds, several, spread=True):
         assert_near(runs, averages(ranks.world, factor=factor), 2.0**-10)
 
 

@@ -566,8 +566,8 @@ def overflow_once(ctx, hook, feedback):
 
 @check("COMM-026", worlds=(1, 2), beyond=False, scenarios={"errors": True, "none": False})
 def test_a_gradient_that_overflows_damages_no_later_iteration(ranks, scenario):
-    for hook in HOOKS.values():
-        for rank, told in enumerate(ranks(overflow_once, hook, scenario)):
+    for hook, results in ranks.each(overflow_once, HOOKS.values(), scenario):
+        for rank, told in enumerate(results):
             assert told == [True, True, True, True, False, True, True] * 2, f"rank {rank}, {hook}: right are {told}"
 
 

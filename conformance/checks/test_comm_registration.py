@@ -438,7 +438,7 @@ def test_what_names_no_hook_is_refused_and_leaves_the_place_for_one_that_does(ra
 EXACT = ("ALLREDUCE", "POWER_SGD", "POWER_SGD_RANK2", "BATCHED_POWER_SGD", "BATCHED_POWER_SGD_RANK2")
 
 
-def train_by_name(ctx, name, with_group):
+def train_by_name(ctx, with_group, name):
     model = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB)
     state = ctx.group if with_group else None
     ctx.subject.register_ddp_comm_hook(ctx.subject.DDPCommHookType[name], model, state)
@@ -447,8 +447,8 @@ def train_by_name(ctx, name, with_group):
 
 @check("COMM-023", scenarios={name: name for name in (*EXACT, "FP16_COMPRESS", "NOOP")})
 def test_hooks_registered_by_name_train_with_and_without_a_group(ranks, scenario):
-    for with_group in (True, False):
-        for rank, seen in enumerate(ranks(train_by_name, scenario, with_group)):
+    for _, told in ranks.each(train_by_name, (True, False), scenario):
+        for rank, seen in enumerate(told):
             expected = alone([rank]) if scenario == "NOOP" else alone(range(ranks.world))
             assert gap(seen, expected) <= (1e-3 if scenario == "FP16_COMPRESS" else 1e-6)
 
@@ -518,8 +518,8 @@ def test_an_optimizer_in_the_hook_steps_with_the_averaged_gradients(ranks):
 
 @check("COMM-001", worlds=MANY)
 def test_an_optimizer_in_the_hook_steps_with_what_the_hooks_future_holds(ranks):
-    for how in ("elsewhere", "compressed elsewhere"):
-        for rank, (mine, found) in enumerate(ranks(train_with_optimizer_in_hook, how)):
+    for how, told in ranks.each(train_with_optimizer_in_hook, ("elsewhere", "compressed elsewhere")):
+        for rank, (mine, found) in enumerate(told):
             assert found == alone(range(ranks.world)), f"gradients of rank {rank}, averaged {how}"
             assert mine == stepped_alone(ranks.world), f"weights of rank {rank}, averaged {how}"
 

@@ -130,7 +130,7 @@ class Beside(nn.Module):
         return first(x) + then(x)
 
 
-def share_a_layer(ctx, order, apart, forwards):
+def share_a_layer(ctx, forwards, order, apart):
     """Two models with a layer in common, of whose losses one backward is made; gradients, or the refusal.
 
     ``apart``: before that, each has so many iterations by itself. ``forwards``: which one's forward comes first.
@@ -168,8 +168,8 @@ ORDERS = {
 @check("DDP-117", worlds=(1, 2, 3), beyond=False, scenarios=ORDERS)
 def test_a_layer_of_two_models_is_averaged_in_the_buckets_of_both_or_refused(ranks, scenario):
     mean = mean_of_all(ranks.world)
-    for forwards in ((0, 1), (1, 0)):
-        for rank, (error, seen) in enumerate(ranks(share_a_layer, *scenario, forwards)):
+    for _, told in ranks.each(share_a_layer, ((0, 1), (1, 0)), *scenario):
+        for rank, (error, seen) in enumerate(told):
             if error is not None:
                 assert error.is_a(RuntimeError), f"rank {rank}: {error}"
                 assert "bucket" in error.text.lower(), f"rank {rank}: {error}"

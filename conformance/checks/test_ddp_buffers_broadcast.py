@@ -240,8 +240,7 @@ def accumulate_after_evaluating(ctx, evaluates):
 def test_an_evaluation_before_it_does_not_let_the_forward_after_accumulation_synchronise(ranks):
     # by DDP-078 an implementation may synchronise there, but then it does so without an evaluation, too
     ways = set()
-    for evaluates in (False, True):
-        told = ranks(accumulate_after_evaluating, evaluates)
+    for _, told in ranks.each(accumulate_after_evaluating, (False, True)):
         kept = [within + step_of(rank) for rank, (within, _, _) in enumerate(told)]
         ways.add(synchronises := told[-1][1] != kept[-1])
         for rank, (_, after, last) in enumerate(told):

@@ -165,12 +165,13 @@ ZEROING = {
 
 @check("DDP-123", worlds=WORLDS, beyond=False)
 def test_what_is_none_starts_from_zero_and_everything_else_accumulates(ranks):
-    for how, multiples in ZEROING.items():
-        expected = [
-            {name: [times[iteration] * mean_of_all(ranks.world)] for name, times in multiples.items()}
-            for iteration in range(3)
-        ]
-        assert ranks(zero_in_some_way, how, expected) == [expected] * ranks.world, how
+    mean = mean_of_all(ranks.world)
+    right = {
+        how: [{name: [times[iteration] * mean] for name, times in multiples.items()} for iteration in range(3)]
+        for how, multiples in ZEROING.items()
+    }
+    for (how, expected), told in ranks.each(zero_in_some_way, right.items(), spread=True):
+        assert told == [expected] * ranks.world, how
 
 
 class Leaving(nn.Sequential):
@@ -204,11 +205,12 @@ def zero_before_backward(ctx, how, expected):
 @check("DDP-122", worlds=MANY, beyond=False)
 def test_gradients_cleared_between_forward_and_backward_are_averages_of_that_backward(ranks):
     names = ("0.weight", "1.weight", "2.weight")
-    for how in ("cleared to None", "cleared by other tensors", "cleared where it is left out", "zeroed in place"):
-        expected = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
-        for times, each in enumerate(expected if how == "cleared where it is left out" else (), 1):
-            each["1.weight"] = [12.0 * times / ranks.world]  # what rank 0 has
-        assert ranks(zero_before_backward, how, expected) == [expected] * ranks.world, how
+    usual = [{name: [mean_of_all(ranks.world, times)] for name in names} for times in (1, 2, 3)]
+    of_rank_0 = [{**each, "1.weight": [12.0 * times / ranks.world]} for times, each in enumerate(usual, 1)]
+    right = dict.fromkeys(("cleared to None", "cleared by other tensors", "zeroed in place"), usual)
+    right["cleared where it is left out"] = of_rank_0
+    for (how, expected), told in ranks.each(zero_before_backward, right.items(), spread=True):
+        assert told == [expected] * ranks.world, how
 
 
 class Table(nn.Module):
@@ -297,7 +299,7 @@ class SideBySide(nn.Module):
         return sum(times * layer(x) for times, layer in enumerate(self.layers, 1))
 
 
-def exchange_delayed(ctx, places, expected, options):
+def exchange_delayed(ctx, options, places, expected):
     """Two parameters exchange their gradients before each backward adds to them; the last two are delayed."""
     names = ["layers.1.weight", "layers.2.weight"]
     model, seen = delaying(ctx, SideBySide(), names, "layers.0.weight", **options), []
@@ -317,8 +319,8 @@ def test_delayed_gradients_that_change_places_are_averaged_each_by_itself(ranks)
             held[one], held[other] = held[other], held[one]
             held = [value + times * mean_of_all(ranks.world, 1 + turn) for times, value in enumerate(held, 1)]
             expected.append({f"layers.{place}.weight": [value] for place, value in enumerate(held)})
-        for options in ({}, {"gradient_as_bucket_view": True}):
-            told = ranks(exchange_delayed, (one, other), expected, options)
+        ways = ({}, {"gradient_as_bucket_view": True})
+        for options, told in ranks.each(exchange_delayed, ways, (one, other), expected):
             assert told == [expected] * ranks.world, f"{one, other}, {options}"
 
 

@@ -16,7 +16,7 @@ TINY_MIB = 1e-5
 # -- DDP-174: a dropped model is freed
 
 
-def train_and_drop(ctx, options, steps):
+def train_and_drop(ctx, steps, options):
     """Which of a model's tensors outlive it; ``steps``: how many backwards it makes, the last of them local."""
     model = wrapped(ctx, models.Sum(3), bucket_cap_mb=TINY_MIB, **options)
     for step in range(steps):
@@ -43,8 +43,8 @@ OPTIONS = {
 
 @check("DDP-174", worlds=WORLDS, beyond=False, scenarios=OPTIONS)
 def test_parameters_and_gradients_go_with_a_model_that_is_dropped(ranks, scenario):
-    for steps in (2, 5):
-        assert ranks(train_and_drop, scenario, steps) == [[]] * ranks.world, f"{steps} backwards"
+    for steps, told in ranks.each(train_and_drop, (2, 5), scenario):
+        assert told == [[]] * ranks.world, f"{steps} backwards"
 
 
 # -- DDP-040: a loss that the wrapped module makes itself

@@ -98,13 +98,13 @@ def take_over_marked(ctx, mark):
 
 @check("DDP-087", worlds=MANY, beyond=False)
 def test_marked_numbers_follow_rank_0(ranks):
-    for name, mark in MARKED.items():
-        alone = Marked(0, mark)
+    for name, results in ranks.each(take_over_marked, MARKED):
+        alone = Marked(0, MARKED[name])
         at_start = values(alone)
         for _ in range(2):
             alone(torch.ones(1, 1))
             alone.turning.mul_(2)
-        for rank, told in enumerate(ranks(take_over_marked, name)):
+        for rank, told in enumerate(results):
             assert told == (at_start, alone.seen), f"rank {rank}, {name}"
 
 

@@ -126,8 +126,9 @@ def watch_buckets_in_a_context(ctx, schedule):
 
 @check("DDP-054", "DDPJ-031", worlds=MANY, beyond=False)
 def test_buckets_follow_the_arrivals_on_ranks_that_have_had_inputs(ranks):
-    for schedule in ((0, *[3] * (ranks.world - 1)), (*[3] * (ranks.world - 1), 0)):
-        for rank, told in enumerate(ranks(watch_buckets_in_a_context, schedule)):
+    several = ((0, *[3] * (ranks.world - 1)), (*[3] * (ranks.world - 1), 0))
+    for schedule, results in ranks.each(watch_buckets_in_a_context, several):
+        for rank, told in enumerate(results):
             rebuilt = [[[0, 1], [2, 3]]] * 2 if schedule[rank] else []
             assert told[1:] == rebuilt, f"rank {rank}, schedule {schedule}"
 

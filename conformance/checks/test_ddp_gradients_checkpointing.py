@@ -78,16 +78,17 @@ def recompute_the_whole_model(ctx, options, times=2, reentrant=False):
 @check("DDP-067", worlds=WORLDS, beyond=False)
 def test_a_model_may_be_checkpointed_as_a_whole(ranks):
     averages, _ = expected(Job(Recipe(times=2), models.divisible_scalar, (4,) * ranks.world, join=None))
-    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
-        for rank, seen in enumerate(ranks(recompute_the_whole_model, options)):
+    several = ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True})
+    for options, told in ranks.each(recompute_the_whole_model, several):
+        for rank, seen in enumerate(told):
             assert seen == averages, f"rank {rank} with {options}"
 
 
 @check("DDP-068", worlds=WORLDS, beyond=False)
 def test_a_model_whose_forward_runs_inside_a_backward_is_averaged(ranks):
     averages, _ = expected(Job(Recipe(times=1), models.divisible_scalar, (4,) * ranks.world, join=None))
-    for options in ({}, {"gradient_as_bucket_view": True}):
-        for rank, seen in enumerate(ranks(recompute_the_whole_model, options, 1, True)):
+    for options, told in ranks.each(recompute_the_whole_model, ({}, {"gradient_as_bucket_view": True}), 1, True):
+        for rank, seen in enumerate(told):
             assert seen == averages, f"rank {rank} with {options}"
 
 

@@ -205,8 +205,8 @@ def test_tables_whose_rows_are_added_up_are_averaged_each_by_itself(ranks):
         found = [oracle.local_gradients(Added(), one_or_two(rank, iteration)) for rank in range(ranks.world)]
         sums = [sum(each[f"{name}.weight"].to_dense() for each in found) for name in ("words", "places")]
         expected.append([(each / ranks.world).tolist() for each in sums])
-    for hooked in (False, True):
-        for rank, told in enumerate(ranks(look_up_and_add, hooked)):
+    for hooked, results in ranks.each(look_up_and_add, (False, True)):
+        for rank, told in enumerate(results):
             assert told == expected, f"rank {rank}, {hooked=}"
 
 

@@ -74,8 +74,8 @@ def test_functional_gradients_leave_the_backward_that_follows_synchronised(ranks
     for iteration in range(3):
         batches = [models.divisible(rank, iteration) for rank in range(ranks.world)]
         expected.append(numbers(oracle.averaged_gradients(alone, batches, ranks.world).items()))
-    for wanted in ("inputs", "parameters"):
-        assert ranks(differentiate_first, wanted) == [expected] * ranks.world, wanted
+    for wanted, told in ranks.each(differentiate_first, ("inputs", "parameters")):
+        assert told == [expected] * ranks.world, wanted
 
 
 def use_beside(ctx):

@@ -42,8 +42,9 @@ def accumulated_alone(schedule):
 @check("DDPJ-008", worlds=MANY, beyond=False)
 def test_what_accumulated_is_divided_by_the_ranks_that_are_active_when_it_is_reduced(ranks):
     # ranks run out before, in the middle of, and right before the end of an accumulation
-    for schedule in (tuple(6 - rank for rank in range(ranks.world)), tuple(3 + rank for rank in range(ranks.world))):
-        assert ranks(accumulate, schedule) == accumulated_alone(schedule), f"schedule {schedule}"
+    several = (tuple(6 - rank for rank in range(ranks.world)), tuple(3 + rank for rank in range(ranks.world)))
+    for schedule, told in ranks.each(accumulate, several):
+        assert told == accumulated_alone(schedule), f"schedule {schedule}"
 
 
 def end_unsynchronised(ctx, schedule):
@@ -67,5 +68,6 @@ def end_unsynchronised(ctx, schedule):
 def test_after_an_unsynchronised_end_all_ranks_agree_about_what_comes_next(ranks):
     data = [[models.divisible_scalar(rank, iteration).item() for rank in range(ranks.world)] for iteration in range(2)]
     means = [sum(each) / ranks.world for each in data]
-    for schedule in ((3, *[1] * (ranks.world - 1)), (*[1] * (ranks.world - 1), 3)):
-        assert ranks(end_unsynchronised, schedule) == [means * 2] * ranks.world, f"schedule {schedule}"
+    several = ((3, *[1] * (ranks.world - 1)), (*[1] * (ranks.world - 1), 3))
+    for schedule, told in ranks.each(end_unsynchronised, several):
+        assert told == [means * 2] * ranks.world, f"schedule {schedule}"

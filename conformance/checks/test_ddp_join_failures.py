@@ -285,8 +285,8 @@ def run_ahead(ctx, notifies):
 
 @check("JOIN-051", worlds=(2, 3), deadline_s=8, beyond=False)
 def test_a_models_forward_returns_before_the_other_ranks_begin_theirs(ranks):
-    for notifies in (False, True):
-        assert ranks(run_ahead, notifies) == [scalar_means((4,) * ranks.world)] * ranks.world, f"{notifies=}"
+    for notifies, told in ranks.each(run_ahead, (False, True)):
+        assert told == [scalar_means((4,) * ranks.world)] * ranks.world, f"{notifies=}"
 
 
 # -- JOIN-017, JOIN-041, JOIN-042, JOIN-046: throwing early
@@ -449,7 +449,7 @@ def fail_while_accumulating(ctx, schedule):
 @check("DDPJ-028", worlds=(2, 3), beyond=False)
 def test_a_batch_that_fails_under_no_sync_and_is_caught_is_left_out_and_training_goes_on(ranks):
     last = ranks.world - 1
-    for schedule in ((2, *[4] * last), (*[4] * last, 3)):
+    for schedule, told in ranks.each(fail_while_accumulating, ((2, *[4] * last), (*[4] * last, 3))):
         right = []
         for iteration in range(max(schedule)):
             found = [
@@ -457,4 +457,4 @@ def test_a_batch_that_fails_under_no_sync_and_is_caught_is_left_out_and_training
                 for rank in oracle.active_ranks(schedule, iteration)
             ]
             right.append(sum(found) / ranks.world)
-        assert ranks(fail_while_accumulating, schedule) == [right[:count] for count in schedule], f"schedule {schedule}"
+        assert told == [right[:count] for count in schedule], f"schedule {schedule}"

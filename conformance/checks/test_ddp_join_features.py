@@ -130,9 +130,8 @@ def count_without_sync(ctx, schedule):
 def test_no_buffer_is_broadcast_after_an_iteration_under_no_sync(ranks):
     (mean,) = scalar_means((1,) * ranks.world)
     last = (1.0 + 10.0 * (ranks.world - 1)) * 3  # of the rank that all have taken over
-    for schedule in ((3,) * ranks.world, (0, *[3] * (ranks.world - 1))):
+    for schedule, told in ranks.each(count_without_sync, ((3,) * ranks.world, (0, *[3] * (ranks.world - 1)))):
         own = [[(1.0 + 10.0 * rank) * done for done in range(count)] for rank, count in enumerate(schedule)]
-        told = ranks(count_without_sync, schedule)
         assert told == [([*seen, last], mean) for seen in own], f"schedule {schedule}"
 
 
@@ -196,8 +195,8 @@ def train_recording_hook(ctx, schedule):
 @check("DDPJ-033", worlds=MANY)
 def test_a_communication_hook_runs_on_joined_ranks_with_zero_buckets_in_order(ranks):
     # whoever joins after two iterations has gradients in the buckets that stay
-    for schedule in ((1, *[4] * (ranks.world - 1)), (2, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 0)):
-        seen = ranks(train_recording_hook, schedule)
+    several = ((1, *[4] * (ranks.world - 1)), (2, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 0))
+    for schedule, seen in ranks.each(train_recording_hook, several):
         order = [call[:3] for call in seen[schedule.index(4)][0]]
         assert max(index for index, _, _ in order) > 0, "one bucket cannot show an order"
         for rank, (calls, own) in enumerate(seen):
@@ -241,8 +240,8 @@ def held_back_alone(schedule, flushed):
 def test_gradients_that_a_rank_held_back_when_it_joined_are_left_out_or_flushed_once(ranks):
     rest = ranks.world - 1
     ends = set()
-    for schedule in ((1, *[2] * rest), (1, *[4] * rest), (*[4] * rest, 1), (2, *[4] * rest)):
-        seen = ranks(hold_back_first, schedule)
+    several = ((1, *[2] * rest), (1, *[4] * rest), (*[4] * rest, 1), (2, *[4] * rest))
+    for schedule, seen in ranks.each(hold_back_first, several):
         left_out, flushed = (held_back_alone(schedule, way) for way in (False, True))
         assert seen in (left_out, flushed), f"schedule {schedule}: neither {left_out} nor {flushed}"
         ends |= {seen == left_out} if left_out != flushed else set()
@@ -367,10 +366,10 @@ LR = 2.0**-6
 
 @check("DDPJ-040", worlds=MANY, beyond=False)
 def test_an_optimizer_in_backward_divides_by_the_active_ranks_when_asked(ranks):
-    for schedule in ((1, *[3] * (ranks.world - 1)), (3, *[1] * (ranks.world - 1))):
+    for schedule, told in ranks.each(train_in_backward, ((1, *[3] * (ranks.world - 1)), (3, *[1] * (ranks.world - 1)))):
         by_active = {"divide_by_initial_world_size": False}
         _, alone = expected(Job(models.scalar, models.divisible_scalar, schedule, lr=LR, join=by_active))
-        assert ranks(train_in_backward, schedule) == alone["weight"] * ranks.world, f"schedule {schedule}"
+        assert told == alone["weight"] * ranks.world, f"schedule {schedule}"
 
 
 def cast_in_mid_block(ctx, schedule, at, past):

@@ -91,8 +91,8 @@ def end_in_mixed_precision(ctx, schedule):
 @check("DDPJ-016", worlds=MANY)
 def test_in_mixed_precision_too_all_ranks_leave_with_the_last_joiners_full_weights(ranks):
     world = ranks.world
-    for schedule in ((*[0] * (world - 1), 1), (3, *[1] * (world - 1)), (2,) * world):
-        told = ranks(end_with_a_forward, schedule)
+    several = ((*[0] * (world - 1), 1), (3, *[1] * (world - 1)), (2,) * world)
+    for schedule, told in ranks.each(end_with_a_forward, several):
         expected = (torch.float32, [1 + 2.0**-20 * last_joiner(schedule)])
         assert told == [expected] * world, f"schedule {schedule}"
 
@@ -113,9 +113,9 @@ def leave_with_buffers(ctx, schedule):
 
 @check("DDPJ-019", worlds=MANY)
 def test_buffers_follow_the_last_joiner_exactly_if_buffers_are_broadcast(ranks):
-    for last in (0, 1):
-        schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
-        for rank, (on, off, held_back) in enumerate(ranks(leave_with_buffers, schedule)):
+    schedules = [tuple(2 if rank == last else 1 for rank in range(ranks.world)) for last in (0, 1)]
+    for last, (_, told) in enumerate(ranks.each(leave_with_buffers, schedules)):
+        for rank, (on, off, held_back) in enumerate(told):
             assert on == marked(last), f"broadcast_buffers=True, rank {rank}, last joiner {last}"
             assert held_back == marked(last), f"after an end under no_sync, rank {rank}, last joiner {last}"
             assert off == marked(rank % 2), f"broadcast_buffers=False, rank {rank}, last joiner {last}"
@@ -157,9 +157,8 @@ def leave_with_replaced(ctx, schedule):
 
 @check("DDPJ-019", worlds=MANY)
 def test_a_buffer_that_the_last_forward_replaced_follows_the_last_joiner(ranks):
-    for last in (0, 1):
-        schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
-        told = ranks(leave_with_replaced, schedule)
+    schedules = [tuple(2 if rank == last else 1 for rank in range(ranks.world)) for last in (0, 1)]
+    for last, (_, told) in enumerate(ranks.each(leave_with_replaced, schedules)):
         assert [after for _, after in told] == [told[last][0]] * ranks.world, f"last joiner {last}"
 
 
@@ -208,7 +207,7 @@ def test_the_highest_candidate_is_found(ranks):
     assert ranks(ask_for_the_highest, (0, 1)) == [1] * ranks.world
 
 
-def leave_in_subgroup(ctx, members, counts):
+def leave_in_subgroup(ctx, counts, members):
     group = dist.new_group(members)
     if ctx.rank not in members:
         return None
@@ -228,8 +227,7 @@ def leave_in_subgroup(ctx, members, counts):
 @check("DDPJ-022", worlds=(3, 4))
 def test_in_a_subgroup_ranks_count_within_the_group(ranks):
     members = [1, ranks.world - 1]
-    for counts in ((1, 2), (2, 1), (2, 2), (0, 1)):
-        seen = ranks(leave_in_subgroup, members, counts)
+    for counts, seen in ranks.each(leave_in_subgroup, ((1, 2), (2, 1), (2, 2), (0, 1)), members):
         last = members[last_joiner(counts)]
         for here, member in enumerate(members):
             averages, weight, buffer = seen[member]

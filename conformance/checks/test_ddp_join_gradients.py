@@ -74,7 +74,7 @@ def test_joined_ranks_add_zeros_in_every_dtype(ranks, schedules):
     schedules.examine(examine, drawn=False)
 
 
-def train_sparse(ctx, several, by_all, dtype):
+def train_sparse(ctx, dtype, by_all, several):
     told = []
     for schedule in several:
         module, seen = models.TwoTables(), []
@@ -93,8 +93,8 @@ def train_sparse(ctx, several, by_all, dtype):
 def test_joined_ranks_add_nothing_to_sparse_gradients(ranks, schedules):
     def examine(several):
         # in half precision each rank divides what it sends, elsewhere all divide the sum
-        for dtype, by_all in itertools.product((torch.float32, torch.bfloat16), (True, False)):
-            told = ranks(train_sparse, several, by_all, dtype)
+        ways = itertools.product((torch.float32, torch.bfloat16), (True, False))
+        for (dtype, by_all), told in ranks.each(train_sparse, ways, several, spread=True):
             for place, schedule in enumerate(several):
                 for rank, count in enumerate(schedule):
                     alone = [sparse_alone(schedule, iteration, by_all) for iteration in range(count)]

@@ -142,9 +142,10 @@ def beside_alone(epochs, world):
 def test_a_static_graph_can_be_trained_beside_another_model_by_a_rank_that_only_shadowed_it(ranks, scenario):
     # which rank begins late, and which parameters it uses, must change neither the order nor what counts as unused
     rest = ranks.world - 1
-    for epochs in (
+    several = (
         ((0, *[3] * rest), (3,) * ranks.world),
         ((3, *[0] * rest), (3,) * ranks.world),
         ((2, *[0] * rest), (0, *[3] * rest), (2,) * ranks.world),
-    ):
-        assert ranks(train_beside, epochs, scenario) == beside_alone(epochs, ranks.world), f"schedules {epochs}"
+    )
+    for epochs, told in ranks.each(train_beside, several, scenario):
+        assert told == beside_alone(epochs, ranks.world), f"schedules {epochs}"

@@ -17,7 +17,7 @@ from conformance.fixtures.training import Job, ddp, expected, gradients, scalar_
 TINY_MIB = 1e-4
 
 
-def train_in_epochs(ctx, kinds, epochs):
+def train_in_epochs(ctx, epochs, kinds):
     """For each kind of model a context for each epoch but the last; the gradients of this rank's iterations.
 
     The first context begins with an iteration under no_sync, so that who is alone knows it before anything is reduced.
@@ -43,12 +43,12 @@ def train_in_epochs(ctx, kinds, epochs):
 def test_a_rank_that_is_alone_before_the_buckets_settle_leaves_all_in_step(ranks):
     rest, even = ranks.world - 1, (3,) * ranks.world
     kinds = (models.Sum, models.SumBackwards)
-    for first in ((3, *[0] * rest), (*[0] * rest, 1), (*[0] * rest, 2), (2, *[1] * rest)):
-        epochs = (first, even, even)
+    firsts = ((3, *[0] * rest), (*[0] * rest, 1), (*[0] * rest, 2), (2, *[1] * rest))
+    for epochs, told in ranks.each(train_in_epochs, [(first, even, even) for first in firsts], kinds):
         averages = [expected(Job(partial(kind, 6), models.divisible, each))[0] for kind in kinds for each in epochs]
-        for rank, seen in enumerate(ranks(train_in_epochs, kinds, epochs)):
+        for rank, seen in enumerate(told):
             for schedule, means, mine in zip(epochs * 2, averages, seen, strict=True):
-                assert mine == means[: schedule[rank]], f"rank {rank}, first schedule {first}, then {schedule}"
+                assert mine == means[: schedule[rank]], f"rank {rank}, schedule {schedule} of {epochs}"
 
 
 def train_static(ctx, epochs, options):
@@ -85,13 +85,14 @@ def static_alone(epochs, world):
 })  # fmt: skip
 def test_a_static_graph_that_a_lone_rank_has_trained_goes_on_with_all(ranks, scenario):
     rest, even = ranks.world - 1, (3,) * ranks.world
-    for epochs in (
+    several = (
         ((*[0] * rest, 4), even, even),
         ((4, *[0] * rest), even, even),
         ((*[1] * rest, 4), (4, *[1] * rest), even),
         ((*[0] * rest, 1), (0, *[3] * rest), even),
-    ):
-        assert ranks(train_static, epochs, scenario) == static_alone(epochs, ranks.world), f"schedules {epochs}"
+    )
+    for epochs, told in ranks.each(train_static, several, scenario):
+        assert told == static_alone(epochs, ranks.world), f"schedules {epochs}"
 
 
 # -- while the others wait
@@ -180,8 +181,9 @@ def two_alone(schedule):
 @check("DDPJ-030", worlds=MANY, beyond=False)
 def test_two_models_of_one_context_are_searched_each_for_itself(ranks):
     rest = ranks.world - 1
-    for schedule, turns in (((1, *[4] * rest), False), ((*[4] * rest, 1), True), ((4, *[1] * rest), True)):
-        assert ranks(train_two_searching, schedule, turns) == two_alone(schedule), f"{schedule=}, {turns=}"
+    several = (((1, *[4] * rest), False), ((*[4] * rest, 1), True), ((4, *[1] * rest), True))
+    for (schedule, turns), told in ranks.each(train_two_searching, several, spread=True):
+        assert told == two_alone(schedule), f"{schedule=}, {turns=}"
 
 
 class LeavingOut(models.Sum):

@@ -41,9 +41,9 @@ def leave_with_frozen(ctx, schedule):
 
 @check("DDPJ-016", worlds=MANY)
 def test_frozen_parameters_are_the_last_joiners_too(ranks):
-    for last in (0, ranks.world - 1):
-        schedule = tuple(2 if rank == last else 1 for rank in range(ranks.world))
-        assert ranks(leave_with_frozen, schedule) == [[last + 1.0] * 3] * ranks.world, f"schedule {schedule}"
+    schedules = [tuple(2 if rank == last else 1 for rank in range(ranks.world)) for last in (0, ranks.world - 1)]
+    for schedule, told in ranks.each(leave_with_frozen, schedules):
+        assert told == [[schedule.index(2) + 1.0] * 3] * ranks.world, f"schedule {schedule}"
 
 
 def add_one_by_one(ctx, schedule, as_view):
@@ -69,8 +69,9 @@ def add_one_by_one(ctx, schedule, as_view):
 @check("DDPJ-033", worlds=(2, 4), beyond=False, scenarios={"copies": False, "views": True})
 def test_a_joined_ranks_hook_finds_the_gradients_in_the_bucket_of_zeros(ranks, scenario):
     alone = models.Sum(3)
-    for schedule in ((1, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 2)):
-        for rank, (seen, last) in enumerate(ranks(add_one_by_one, schedule, scenario)):
+    several = ((1, *[4] * (ranks.world - 1)), (*[4] * (ranks.world - 1), 2))
+    for schedule, told in ranks.each(add_one_by_one, several, scenario):
+        for rank, (seen, last) in enumerate(told):
             for iteration, found in enumerate(seen):
                 batches = [models.divisible(each, iteration) for each in oracle.active_ranks(schedule, iteration)]
                 mean = oracle.averaged_gradients(alone, batches, ranks.world)
@@ -95,10 +96,10 @@ def train_many(ctx, schedule, count):
 @check("DDPJ-009", worlds=(2, 4), beyond=False, deadline_s=20)
 def test_many_models_of_one_context_train_as_one_process_does(ranks):
     count = 9  # far more than anybody would expect to tell apart in a word or two
-    for schedule in ((1, *[3] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 4)):
+    for schedule, told in ranks.each(train_many, ((1, *[3] * (ranks.world - 1)), (*[2] * (ranks.world - 1), 4)), count):
         total = sum(scalar_means(schedule))
         expected = [1.0 - (number + 1) * total / 64 for number in range(count)]
-        assert ranks(train_many, schedule, count) == [expected] * ranks.world, f"schedule {schedule}"
+        assert told == [expected] * ranks.world, f"schedule {schedule}"
 
 
 def end_with_forwards(ctx, schedule, buffers):
@@ -119,11 +120,12 @@ def end_with_forwards(ctx, schedule, buffers):
 @check("JOIN-054", worlds=MANY, beyond=False, scenarios={"without buffers": False, "with buffers": True})
 def test_last_forwards_without_a_backward_do_no_harm(ranks, scenario):
     world = ranks.world
-    for schedule in ((2, *[1] * (world - 1)), (1, *[3] * (world - 1)), (*[2] * (world - 1), 3)):
+    several = ((2, *[1] * (world - 1)), (1, *[3] * (world - 1)), (*[2] * (world - 1), 3))
+    for schedule, told in ranks.each(end_with_forwards, several, scenario):
         reducing = tuple(min(count, max(schedule) - 1) for count in schedule)
         means = scalar_means(reducing)
         expected = [means[:count] * 2 for count in reducing]
-        assert ranks(end_with_forwards, schedule, scenario) == expected, f"schedule {schedule}"
+        assert told == expected, f"schedule {schedule}"
 
 
 def leave_some_open(ctx, jobs):

@@ -91,8 +91,7 @@ def ends(world):
 
 
 def assert_extra_forwards_do_no_harm(ranks, extra, buffers, first=False):
-    for schedule in ends(ranks.world):
-        told = ranks(train_with_extra_forwards, schedule, extra, buffers, first)
+    for schedule, told in ranks.each(train_with_extra_forwards, ends(ranks.world), extra, buffers, first):
         assert told == means(schedule), f"schedule {schedule}, {first=}"
 
 
@@ -151,12 +150,13 @@ def evaluate_beside_an_adder(ctx, schedule, trains):
 
 @check("DDPJ-038", worlds=MANY, deadline_s=8, beyond=False)
 def test_a_joinable_beside_a_model_may_add_up_what_evaluations_find(ranks):
-    for schedule, trains in itertools.product((*ends(ranks.world), (2, *[4] * (ranks.world - 1))), (False, True)):
+    several = itertools.product((*ends(ranks.world), (2, *[4] * (ranks.world - 1))), (False, True))
+    for (schedule, trains), told in ranks.each(evaluate_beside_an_adder, several, spread=True):
         total = sum(
             models.divisible_scalar(rank, iteration).item()
             for rank, count in enumerate(schedule) for iteration in range(count)
         )  # fmt: skip
-        for rank, (found, missed, seen) in enumerate(ranks(evaluate_beside_an_adder, schedule, trains)):
+        for rank, (found, missed, seen) in enumerate(told):
             assert found == [total] * 3, f"rank {rank} of {schedule}, {trains=}"
             assert missed == max(schedule) - schedule[rank], f"rank {rank} of {schedule}, {trains=}"
             expected = scalar_means(schedule)[: schedule[rank]][::2] if trains else []
@@ -177,8 +177,8 @@ def forward_twice(ctx, schedule, buffers):
 
 @check("JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)
 def test_two_forwards_before_one_backward_can_be_joined(ranks, scenario):
-    for schedule in ends(ranks.world):
-        assert ranks(forward_twice, schedule, scenario) == means(schedule, factor=2.0), f"schedule {schedule}"
+    for schedule, told in ranks.each(forward_twice, ends(ranks.world), scenario):
+        assert told == means(schedule, factor=2.0), f"schedule {schedule}"
 
 
 def tally(ctx):
@@ -230,10 +230,10 @@ def train_and_tally(ctx, schedule, between):
 
 
 def assert_both_are_right(ranks, between):
-    for schedule in ends(ranks.world):
+    for schedule, told in ranks.each(train_and_tally, ends(ranks.world), between):
         active = [len(oracle.active_ranks(schedule, i)) for i in range(max(schedule))]
         rows = 12  # of a batch; the bias of the first layer counts them
-        for rank, (seen, totals) in enumerate(ranks(train_and_tally, schedule, between)):
+        for rank, (seen, totals) in enumerate(told):
             assert totals == active[: schedule[rank]], f"rank {rank}, schedule {schedule}"
             assert seen == [rows * a / ranks.world for a in active[: schedule[rank]]], f"rank {rank}, {schedule}"
 
@@ -267,12 +267,13 @@ def train_two_in_turn(ctx, schedule, listed):
 
 @check("JOIN-040", worlds=MANY, beyond=False)
 def test_neither_the_order_of_the_list_nor_that_of_the_passes_matters(ranks):
-    for schedule, listed in itertools.product(ends(ranks.world), ((0, 1), (1, 0))):
+    several = itertools.product(ends(ranks.world), ((0, 1), (1, 0)))
+    for (schedule, listed), told in ranks.each(train_two_in_turn, several, spread=True):
         rows = [
             [(mean, 12.0 * len(oracle.active_ranks(schedule, i)) / ranks.world) for i, mean in enumerate(mine)]
             for mine in means(schedule)
         ]
-        assert ranks(train_two_in_turn, schedule, listed) == rows, f"schedule {schedule}, list order {listed}"
+        assert told == rows, f"schedule {schedule}, list order {listed}"
 
 
 def cross_over(ctx, joined):
@@ -348,13 +349,14 @@ def forward_twice_in_each_epoch(ctx, epochs, extra, together):
 def test_two_forwards_before_one_backward_are_right_after_a_context_in_which_a_rank_was_alone(ranks, scenario):
     extra, together = scenario
     rest = ranks.world - 1
-    for epochs in (
+    several = (
         ((*[0] * rest, 2), (*[0] * rest, 1)),
         ((*[1] * rest, 3), (*[0] * rest, 1), (2, *[1] * rest)),
         ((3, *[1] * rest), (*[1] * rest, 2), (1,) * ranks.world),
-    ):
+    )
+    for epochs, told in ranks.each(forward_twice_in_each_epoch, several, extra, together):
         rows = [list(itertools.chain(*each)) for each in zip(*map(means, epochs), strict=True)]
-        assert ranks(forward_twice_in_each_epoch, epochs, extra, together) == rows, f"schedules {epochs}"
+        assert told == rows, f"schedules {epochs}"
 
 
 def leave_behind(ctx, ways):
@@ -490,9 +492,9 @@ def fail_alike(ctx, schedule, bad):
 @check("JOIN-054", worlds=MANY, beyond=False)
 def test_forwards_that_fail_on_all_ranks_alike_are_left_out_as_they_are_without_a_context(ranks):
     bad = (1, 2)
-    for schedule in ((4,) * ranks.world, (*[4] * (ranks.world - 1), 6)):
+    for schedule, told in ranks.each(fail_alike, ((4,) * ranks.world, (*[4] * (ranks.world - 1), 6)), bad):
         means = scalar_means(schedule)
-        for rank, seen in enumerate(ranks(fail_alike, schedule, bad)):
+        for rank, seen in enumerate(told):
             expected = [means[iteration] for iteration in range(schedule[rank]) if iteration not in bad]
             assert seen == expected, f"rank {rank}, schedule {schedule}"
 

@@ -272,7 +272,7 @@ def test_on_uneven_inputs_too_models_of_mixed_precision_train_as_one_process_doe
 # -- a sparse table, whose ranks leave a forward without its backward
 
 
-def look_up_unevenly(ctx, schedule, reduced):
+def look_up_unevenly(ctx, reduced, schedule):
     """Each rank looks up a row of its own and the first one; of the second forward nobody calls the backward."""
 
     def run():
@@ -298,5 +298,5 @@ def test_a_rank_that_leaves_a_forward_open_has_nothing_to_add_to_a_table(ranks):
     for active in (range(ranks.world), range(1, ranks.world), range(1, ranks.world)):
         row = [12.0 * sum(1 + rank % 3 == place for rank in active) / ranks.world for place in range(4)]
         means.append([12.0 * len(active) / ranks.world, *row[1:]])
-    for reduced in (LOW, FULL):
-        assert ranks(look_up_unevenly, schedule, reduced) == [means[:1], *[means] * (ranks.world - 1)]
+    for reduced, told in ranks.each(look_up_unevenly, (LOW, FULL), schedule):
+        assert told == [means[:1], *[means] * (ranks.world - 1)], reduced

@@ -335,9 +335,8 @@ def train_checkpointed(ctx, times, reentrant):
 
 @check("DDP-111", worlds=(1, 2, 3))
 def test_checkpoints_of_one_layer_and_unused_parameters_are_right(ranks):
-    for times, reentrant in ((1, True), (2, True), (3, False)):
+    for (times, reentrant), told in ranks.each(train_checkpointed, ((1, True), (2, True), (3, False)), spread=True):
         expected = {"a.weight": [times * mean_of_all(ranks.world)], "b.weight": None}
-        told = ranks(train_checkpointed, times, reentrant)
         assert told == [[expected] * 3] * ranks.world, f"{times=}, {reentrant=}"
 
 

@@ -15,7 +15,7 @@ from conformance.ranks import caught
 VIEWS = {"copies": False, "views": True}
 
 
-def scale_then_leave_out(ctx, as_view, runs):
+def scale_then_leave_out(ctx, runs, as_view):
     """Of a part that is used once, scaled by every rank in its own way and then used by nobody: its gradients.
 
     ``runs``: it runs all the same, and its output does not take part in the loss.
@@ -38,8 +38,7 @@ def scale_then_leave_out(ctx, as_view, runs):
 
 @check("DDP-100", worlds=MANY, scenarios=VIEWS)
 def test_an_old_gradient_that_differs_between_ranks_is_left_as_it_is(ranks, scenario):
-    for runs in (False, True):
-        told = ranks(scale_then_leave_out, scenario, runs)
+    for _, told in ranks.each(scale_then_leave_out, (False, True), scenario):
         assert told[0][0] != told[1][0], "the ranks must have different gradients to keep"
         for rank, (first, second, third) in enumerate(told):
             assert first == second == third, f"rank {rank}"

@@ -399,6 +399,6 @@ def test_a_model_that_a_rank_passes_by_is_reduced_before_the_one_that_comes_befo
         for rank in range(world):
             (model(before(models.divisible_scalar(rank, iteration)), rank == 0).sum() / world).backward()
         expected.append((gradients(before), gradients(model)))
-    for as_it_is in (True, False):
-        for rank, told in enumerate(ranks(pass_by, as_it_is, scenario)):
+    for as_it_is, results in ranks.each(pass_by, (True, False), scenario):
+        for rank, told in enumerate(results):
             assert told == expected, f"rank {rank}, {as_it_is=}"

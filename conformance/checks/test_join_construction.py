@@ -107,7 +107,7 @@ def test_a_context_that_is_entered_again_serves_the_next_epoch_with_the_same_hoo
         ranks.at_limit("a context that has ended is not entered again")
 
 
-def look_before_entering(ctx, enable, throw):
+def look_before_entering(ctx, throw, enable):
     a, b = recorder(ctx), recorder(ctx, "b")
     join = ctx.subject.Join([a, b], enable, throw)
     configs = config(a), config(b)
@@ -120,12 +120,12 @@ def look_before_entering(ctx, enable, throw):
 
 @check("JOIN-013", "JOIN-014")
 def test_building_a_context_stamps_every_joinable_with_its_flags(ranks):
-    for throw in (False, True):
-        for configs, summed in ranks(look_before_entering, True, throw):
+    for throw, told in ranks.each(look_before_entering, (False, True), True):
+        for configs, summed in told:
             assert configs == ((True, throw, True), (True, throw, False))
             assert summed == ranks.world
-    for throw in (False, True):
-        for configs, summed in ranks(look_before_entering, False, throw):
+    for throw, told in ranks.each(look_before_entering, (False, True), False):
+        for configs, summed in told:
             assert [each[:2] for each in configs] == [(False, throw)] * 2
             assert summed is None
 

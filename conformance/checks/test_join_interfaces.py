@@ -252,8 +252,9 @@ def pass_keywords(ctx, keywords, schedule):
 @check("JOIN-009")
 def test_every_joinable_is_handed_the_same_keywords(ranks):
     schedule = shapes(ranks.world)["rank 0 last"]
-    for keywords in ({}, {"foo": 3, "bar": "x"}, {"divide_by_initial_world_size": False}):
-        assert ranks(pass_keywords, keywords, schedule) == [([keywords], [keywords])] * ranks.world
+    several = ({}, {"foo": 3, "bar": "x"}, {"divide_by_initial_world_size": False})
+    for keywords, told in ranks.each(pass_keywords, several, schedule):
+        assert told == [([keywords], [keywords])] * ranks.world
 
 
 def pass_keywords_past_ddp(ctx):

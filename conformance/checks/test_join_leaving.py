@@ -77,8 +77,8 @@ def compare_filters(ctx, schedule):
 
 @check("JOIN-037")
 def test_a_context_leaves_the_processs_warning_filters_as_they_were(ranks):
-    for schedule in ((2,) * ranks.world, linear(ranks.world)):
-        assert ranks(compare_filters, schedule) == [([], 0)] * ranks.world
+    for schedule, told in ranks.each(compare_filters, ((2,) * ranks.world, linear(ranks.world))):
+        assert told == [([], 0)] * ranks.world, f"schedule {schedule}"
 
 
 def leave(ctx, way):

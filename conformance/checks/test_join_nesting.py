@@ -239,8 +239,8 @@ def ask_the_handle(ctx, beside):
 
 @check("JOIN-048", worlds=(1, 2, 3))
 def test_a_handle_that_was_waited_for_says_that_it_is_complete_and_what_it_found(ranks):
-    for beside in (False, True):
-        for rank, told in enumerate(ranks(ask_the_handle, beside)):
+    for beside, results in ranks.each(ask_the_handle, (False, True)):
+        for rank, told in enumerate(results):
             for completed, success, error, found in told:
                 about = f"rank {rank}, {'beside a model' if beside else 'alone'}: the handle that was waited for"
                 assert completed, f"{about} says that it is not completed"
@@ -281,8 +281,8 @@ def train_in_a_post_hook(ctx, schedule, by_all, hooked):
 def test_in_a_post_hook_all_ranks_may_train_a_model_of_the_context_again(ranks):
     mean = scalar_means((10,) * ranks.world)[9]
     uneven = linear(ranks.world, 1)
-    for schedule, by_all, hooked in (([2] * ranks.world, True, False), (uneven, False, False), (uneven, False, True)):
-        told = ranks(train_in_a_post_hook, schedule, by_all, hooked)
+    several = (([2] * ranks.world, True, False), (uneven, False, False), (uneven, False, True))
+    for (schedule, by_all, hooked), told in ranks.each(train_in_a_post_hook, several, spread=True):
         assert told == [[mean, 1.0]] * ranks.world, f"schedule {schedule}, {by_all=}, {hooked=}"
 
 
@@ -441,6 +441,6 @@ def settle_by_hand(ctx, candidates):
 @check("DDPJ-016", "DDPJ-017", "DDPJ-019", worlds=(1, *MANY), beyond=False)
 def test_outside_a_context_too_the_highest_candidate_gives_all_ranks_its_model(ranks):
     last = ranks.world - 1
-    for candidates in ([0], [0, last], [last]):
+    for candidates, told in ranks.each(settle_by_hand, ([0], [0, last], [last])):
         source = max(candidates)
-        assert ranks(settle_by_hand, candidates) == [(10.0 + source, 20.0 + source)] * ranks.world
+        assert told == [(10.0 + source, 20.0 + source)] * ranks.world

@@ -186,14 +186,14 @@ def test_a_notification_involves_only_the_joinables_own_group(ranks):
 
 @check("JOIN-052", worlds=(3, 4), deadline_s=8)
 def test_a_notification_reads_the_group_from_the_joinable_at_the_moment_of_the_call(ranks):
-    for throw in (False, True):
-        assert ranks(notify_after_moving, throw) == [None] + [ranks.world - 1] * (ranks.world - 1)
+    for throw, told in ranks.each(notify_after_moving, (False, True)):
+        assert told == [None] + [ranks.world - 1] * (ranks.world - 1), f"{throw=}"
 
 
 @check("JOIN-052", worlds=MANY, deadline_s=8)
 def test_a_notification_reads_the_device_from_the_joinable_at_the_moment_of_the_call(ranks):
-    for throw in (False, True):
-        assert ranks(notify_from_another_device, throw) == [ranks.world] * ranks.world
+    for throw, told in ranks.each(notify_from_another_device, (False, True)):
+        assert told == [ranks.world] * ranks.world, f"{throw=}"
 
 
 def step_again(joinable):
@@ -229,8 +229,9 @@ def walked_alone(schedule):
 
 @check("JOIN-055", worlds=(2, 4), deadline_s=8)
 def test_a_main_hook_may_call_its_own_step_which_then_notifies_nobody(ranks):
-    for schedule in (linear(ranks.world, 1), shapes(ranks.world)["no inputs on rank 0"]):
-        for rank, (counts, mains, places) in enumerate(ranks(shadow_by_stepping, schedule)):
+    several = (linear(ranks.world, 1), shapes(ranks.world)["no inputs on rank 0"])
+    for schedule, told in ranks.each(shadow_by_stepping, several):
+        for rank, (counts, mains, places) in enumerate(told):
             assert counts == [len(oracle.active_ranks(schedule, i)) for i in range(schedule[rank])]
             assert mains == deficits(schedule)[rank]
             assert places == [walked_alone(schedule)] * 2
@@ -304,5 +305,5 @@ def notify_by_a_copy(ctx, throw):
 
 @check("JOIN-031", worlds=(1, 2, 3), deadline_s=8)
 def test_a_copy_that_is_made_inside_the_block_counts_the_active_ranks_too(ranks):
-    for throw in (False, True):
-        assert ranks(notify_by_a_copy, throw) == [[ranks.world] * 4] * ranks.world
+    for throw, told in ranks.each(notify_by_a_copy, (False, True)):
+        assert told == [[ranks.world] * 4] * ranks.world, f"{throw=}"

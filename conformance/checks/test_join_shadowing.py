@@ -94,8 +94,8 @@ def linger(ctx, schedule):
 
 @check("JOIN-029", worlds=MANY, deadline_s=15)
 def test_no_post_hook_starts_before_the_slowest_rank_has_left_its_loop(ranks):
-    for slowest in (0, ranks.world - 1):
-        assert ranks(linger, one_long(ranks.world, slowest)) == [[ranks.world]] * ranks.world
+    for schedule, told in ranks.each(linger, [one_long(ranks.world, slowest) for slowest in (0, ranks.world - 1)]):
+        assert told == [[ranks.world]] * ranks.world, f"schedule {schedule}"
 
 
 @check("JOIN-030")
@@ -332,8 +332,9 @@ def train_beside_who_notifies_otherwise(ctx, schedule):
 
 @check("JOIN-025", worlds=MANY, deadline_s=15, beyond=False)
 def test_beside_a_model_main_hooks_run_once_an_iteration_however_often_somebody_notifies(ranks):
-    for schedule in (linear(ranks.world, 1), linear(ranks.world)[::-1]):
-        for rank, (missed, sums, means) in enumerate(ranks(train_beside_who_notifies_otherwise, schedule)):
+    several = (linear(ranks.world, 1), linear(ranks.world)[::-1])
+    for schedule, told in ranks.each(train_beside_who_notifies_otherwise, several):
+        for rank, (missed, sums, means) in enumerate(told):
             assert missed == [deficits(schedule)[rank]] * 2, f"rank {rank} of {schedule}"
             active = [len(active_ranks(schedule, iteration)) for iteration in range(schedule[rank])]
             assert sums == [float(count) for count in active for _ in range(2)], f"rank {rank} of {schedule}"
@@ -397,8 +398,9 @@ def counted(function, log):
 
 @check("JOIN-025", "DDPJ-007", worlds=MANY, deadline_s=15, beyond=False)
 def test_a_model_may_have_a_join_hook_of_the_users_around_its_own(ranks):
-    for schedule, divide in itertools.product((linear(ranks.world, 1), linear(ranks.world)[::-1]), (True, False)):
-        for rank, told in enumerate(ranks(train_with_own_hooks, schedule, divide)):
+    several = itertools.product((linear(ranks.world, 1), linear(ranks.world)[::-1]), (True, False))
+    for (schedule, divide), results in ranks.each(train_with_own_hooks, several, spread=True):
+        for rank, told in enumerate(results):
             data = [
                 [divisible_scalar(one, i).item() for one in active_ranks(schedule, i)] for i in range(schedule[rank])
             ]

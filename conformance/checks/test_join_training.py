@@ -139,8 +139,8 @@ def weighed_alone(schedule, forwards):
 
 
 def loop_is_right(ranks, loop, forwards=1):
-    for schedule in (one_long(ranks.world, 0), linear(ranks.world, 1)):
-        assert ranks(weigh, schedule, loop) == [weighed_alone(schedule, forwards)] * ranks.world, schedule
+    for schedule, told in ranks.each(weigh, (one_long(ranks.world, 0), linear(ranks.world, 1)), loop):
+        assert told == [weighed_alone(schedule, forwards)] * ranks.world, schedule
 
 
 @check("JOIN-054", worlds=(2,), deadline_s=8)
@@ -193,7 +193,7 @@ def step_again(ctx, steps):
 
 @check("JOIN-054", worlds=(2, 4), deadline_s=8)
 def test_an_optimizer_that_steps_again_without_a_forward_between_is_followed(ranks):
-    for steps in (linear(ranks.world, 1), linear(ranks.world, 1)[::-1]):
+    for steps, told in ranks.each(step_again, (linear(ranks.world, 1), linear(ranks.world, 1)[::-1])):
         alone = models.Sum(2)
         ordinary = torch.optim.SGD(alone.parameters(), lr=0.25)
         for iteration in range(2):
@@ -204,4 +204,4 @@ def test_an_optimizer_that_steps_again_without_a_forward_between_is_followed(ran
             for _ in range(max(steps) if iteration else 1):
                 ordinary.step()
         expected = [parameter.tolist() for parameter in alone.parameters()]
-        assert ranks(step_again, steps) == [expected] * ranks.world, f"steps behind the last batch: {steps}"
+        assert told == [expected] * ranks.world, f"steps behind the last batch: {steps}"

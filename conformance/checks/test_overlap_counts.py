@@ -123,12 +123,11 @@ def turn_around_first(ctx, how):
 
 @check("HOOK-018", "ZERO-032", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_parameters_that_change_their_order_before_the_first_iteration_have_their_states_saved(ranks):
-    for how in BOTH:
+    for how, runs in ranks.each(turn_around_first, BOTH):
         alone, expected = Follower(how, ranks.world), []
         for number in range(READY + 1):
             alone.uneven(number, range(ranks.world))
             expected.append(parameters(alone.model))
-        runs = ranks(turn_around_first, how)
         for rank, (seen, _) in enumerate(runs):
             assert seen == expected, f"rank {rank}, {how}"
         assert runs[-1][1] == list(range(len(expected[0]))), f"{how}: states of {runs[-1][1]}"
@@ -168,9 +167,8 @@ def evaluate_first(pair, number):
 
 @check("HOOK-046", worlds=MANY, deadline_s=DEADLINE_S)
 def test_what_comes_between_iterations_is_not_counted(ranks):
-    for how in BOTH:
-        told = ranks(interrupt, replace(how, model=models.SumBackwards))
-        how = replace(how, optimizer=told[0][0], model=models.SumBackwards)
+    for how, told in ranks.each(interrupt, [replace(how, model=models.SumBackwards) for how in BOTH]):
+        how = replace(how, optimizer=told[0][0])
         alone = Follower(how, ranks.world)
         expected, waited = [], 0
         for number in range(READY + 2):
@@ -349,11 +347,9 @@ def join_without_a_shard(ctx, how, schedule, both):
 def test_a_rank_without_a_shard_that_joins_counts_on(ranks):
     world = ranks.world
     lone_owner, lone_other = (4, *[1] * (world - 1)), (*[1] * (world - 1), 4)
-    for how, (schedule, both) in zip(
-        (*BOTH, *BOTH), ((lone_owner, False), (lone_other, True), (lone_other, False), (lone_owner, True)), strict=True
-    ):
-        how = replace(how, ddp={"bucket_cap_mb": ONE_BUCKET_MIB})  # all of it is rank 0's
-        told = ranks(join_without_a_shard, how, schedule, both)
+    one, other = (replace(how, ddp={"bucket_cap_mb": ONE_BUCKET_MIB}) for how in BOTH)  # all of it is rank 0's
+    several = (one, lone_owner, False), (other, lone_other, True), (one, lone_other, False), (other, lone_owner, True)
+    for (how, schedule, _), told in ranks.each(join_without_a_shard, several, spread=True):
         how = replace(how, optimizer=told[0][0])
         assert_counted_on(told, Follower(how, world), how, schedule)
 

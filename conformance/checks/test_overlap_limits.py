@@ -120,7 +120,7 @@ def clear(model, number, cleared):
         part.zero_grad(set_to_none=cleared != "zeroed")
 
 
-def search_unevenly(ctx, how, schedule, cleared):
+def search_unevenly(ctx, schedule, how, cleared):
     """The same in a context that lists both, on uneven inputs; parameters after each iteration, and at the end."""
     pairs, seen = [], []
 
@@ -144,8 +144,9 @@ def search_unevenly(ctx, how, schedule, cleared):
 def test_a_search_on_uneven_inputs_leaves_everybody_where_one_process_is(ranks, scenario):
     way, cleared = scenario
     how = replace(way, model=Two, ddp={"find_unused_parameters": True})
-    for schedule in (tuple(1 + 3 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1))):
-        errors, runs, ends = zip(*ranks(search_unevenly, how, schedule, cleared), strict=True)
+    schedules = (tuple(1 + 3 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1)))
+    for schedule, told in ranks.each(search_unevenly, schedules, how, cleared):
+        errors, runs, ends = zip(*told, strict=True)
         if any(errors):
             assert_refused(errors, Exception, "unused")
             ranks.at_limit("a search for unused parameters is refused")
@@ -203,9 +204,11 @@ def leave_out_once_joined(ctx, how, early):
 @check("DDPJ-030", worlds=MANY, deadline_s=DEADLINE_S, beyond=False, scenarios=HOOKS)
 def test_a_joined_rank_keeps_its_gradient_of_what_is_left_out_of_reductions(ranks, scenario):
     how = replace(scenario, model=Two, ddp={"find_unused_parameters": True, "skip_all_reduce_unused_params": True})
-    for early, listed in itertools.product((0, ranks.world - 1), (nn.Module.parameters, only_the_first_part)):
-        runs, ends = zip(*ranks(leave_out_once_joined, replace(how, listed=listed), early), strict=True)
-        expected = left_out_alone(listed, ranks.world, early, [run[: how.warm_up] for run in runs])
+    ways = [replace(how, listed=listed) for listed in (nn.Module.parameters, only_the_first_part)]
+    several = itertools.product(ways, (0, ranks.world - 1))
+    for (how, early), told in ranks.each(leave_out_once_joined, several, spread=True):
+        runs, ends = zip(*told, strict=True)
+        expected = left_out_alone(how.listed, ranks.world, early, [run[: how.warm_up] for run in runs])
         for rank, run in enumerate(runs):
             for number, seen in enumerate(run):
                 assert seen == expected[number], f"rank {rank} of those without {early}, iteration {number}"
@@ -245,9 +248,10 @@ def note_sizes(ctx, how):
 @check("HOOK-015", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
 def test_the_total_size_is_that_of_the_buckets_that_are_left(ranks):
     options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
-    for name, way in HOOKS.items():
-        for rank, rows in enumerate(ranks(note_sizes, replace(way, shard=True, model=Two, ddp=options))):
-            assert all(total == noted for total, noted in rows), f"rank {rank}, {name}: {rows}"
+    ways = [replace(way, shard=True, model=Two, ddp=options) for way in HOOKS.values()]
+    for how, told in ranks.each(note_sizes, ways):
+        for rank, rows in enumerate(told):
+            assert all(total == noted for total, noted in rows), f"rank {rank}, {how}: {rows}"
 
 
 def zero_what_is_left_out(ctx, how):
@@ -383,9 +387,7 @@ def train_in_a_subgroup(ctx, how):
 
 @check("HOOK-044", worlds=(3, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_a_group_without_rank_0_trains_as_one_process(ranks, scenario):
-    for shard in (False, True):
-        how = replace(scenario, shard=shard)
-        _, *runs = ranks(train_in_a_subgroup, how)
+    for how, (_, *runs) in ranks.each(train_in_a_subgroup, [replace(scenario, shard=shard) for shard in (False, True)]):
         assert True in assert_as_alone(runs, how)
 
 
@@ -452,7 +454,7 @@ def moments_of(alone, active, first):
 # -- HOOK-047: uneven inputs
 
 
-def train_unevenly(ctx, how, schedule, both):
+def train_unevenly(ctx, schedule, how, both):
     """Even iterations until everybody steps, then a context with uneven ones; parameters after each and at the end."""
     pair = pair_of(ctx, how)
     seen = iterations(pair, READY)
@@ -473,8 +475,8 @@ JOINED = {
 @check("HOOK-047", worlds=MANY, scenarios=JOINED, deadline_s=DEADLINE_S)
 def test_on_uneven_inputs_everybody_ends_where_one_process_does(ranks, scenario):
     how, both = scenario
-    for schedule in (tuple(range(1, ranks.world + 1)), (3, *[0] * (ranks.world - 1))):
-        results = ranks(train_unevenly, how, schedule, both)
+    schedules = (tuple(range(1, ranks.world + 1)), (3, *[0] * (ranks.world - 1)))
+    for schedule, results in ranks.each(train_unevenly, schedules, how, both):
         expected = uneven_alone(how, schedule, results)
         for rank, (_, last) in enumerate(results):
             assert last.parameters == expected, f"rank {rank}, schedule {schedule}"

@@ -112,7 +112,7 @@ UNEVENLY = [
 ]
 
 
-def train_unevenly(ctx, ways, schedule):
+def train_unevenly(ctx, schedule, ways):
     """For each way the parameters after this rank's iterations in a context, and after it."""
     group, told = group_of(ctx), []
     for how in ways:
@@ -137,9 +137,10 @@ def unevenly_alone(how, schedule):
 
 @check("HOOK-047", worlds=MANY, deadline_s=DEADLINE_S)
 def test_a_warm_up_and_clipped_gradients_on_uneven_inputs_are_those_of_one_process(ranks):
-    for schedule in (tuple(1 + 2 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1))):
+    schedules = (tuple(1 + 2 * rank for rank in range(ranks.world)), (4, *[0] * (ranks.world - 1)))
+    for schedule, results in ranks.each(train_unevenly, schedules, UNEVENLY):
         expected = [unevenly_alone(how, schedule) for how in UNEVENLY]
-        for rank, told in enumerate(ranks(train_unevenly, UNEVENLY, schedule)):
+        for rank, told in enumerate(results):
             for how, mine, right in zip(UNEVENLY, told, expected, strict=True):
                 moments = [*right[: schedule[rank]], right[-1]]
                 for number, (held, due) in enumerate(zip(mine, moments, strict=True)):

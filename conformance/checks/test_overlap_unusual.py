@@ -1,6 +1,7 @@
 """The overlapped step where a loop is less plain: counters of an optimizer's own, failed backwards, sparse tables."""
 
 import collections
+import itertools
 import typing
 from dataclasses import replace
 from fractions import Fraction
@@ -98,11 +99,11 @@ def fading_alone(world, layers, waited):
 
 @check("HOOK-018", worlds=(1, 2, 4), scenarios=HOOKS, deadline_s=DEADLINE_S, beyond=False)
 def test_what_an_optimizer_counts_by_itself_counts_iterations(ranks, scenario):
-    for shard, layers in ((False, 4), (True, 4), (False, 1)):  # with few buckets some ranks own nothing
+    several = [(replace(scenario, shard=shard), layers) for shard, layers in ((False, 4), (True, 4), (False, 1))]
+    for (how, layers), runs in ranks.each(train_fading, several, spread=True):  # with few buckets some own nothing
         before = overlapping.parameters(models.SumBackwards(layers))
-        runs = ranks(train_fading, replace(scenario, shard=shard), layers)
         waited = sum(seen == before for seen, _ in runs[0][:2])
-        assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={shard}"
+        assert runs == [fading_alone(ranks.world, layers, waited)] * ranks.world, f"shard_buckets={how.shard}"
 
 
 class Shrinking(torch.optim.SGD):
@@ -182,14 +183,14 @@ def test_what_an_optimizer_moves_without_a_gradient_reaches_all_ranks_with_overl
 # -- DDPJ-010: a joined rank's own gradients
 
 
-def train_unevenly(ctx, how, schedule, both, cleared):
-    """Gradients when this rank ran out, and after the block; ``cleared``: there were none at all."""
+def train_unevenly(ctx, schedule, both, how):
+    """Gradients when this rank ran out, cleared then where the optimizer is not listed, and after the block."""
     pair = pair_of(ctx, how)
     last = iterations(pair, READY)[-1].gradients
     with ctx.subject.Join([pair.ddp, pair.zero] if both else [pair.ddp]):
         for number in range(schedule[ctx.rank]):
             last = iteration(pair, READY + number).gradients
-        if cleared:
+        if not both:
             pair.ddp.zero_grad(set_to_none=True)
             last = dict.fromkeys(last)
     return last, gradients(pair.model)
@@ -197,10 +198,11 @@ def train_unevenly(ctx, how, schedule, both, cleared):
 
 @check("DDPJ-010", worlds=MANY, scenarios=HOOKS, deadline_s=DEADLINE_S)
 def test_a_joined_rank_keeps_its_last_gradients_while_it_steps_for_others(ranks, scenario):
-    for schedule in ((0, *[3] * (ranks.world - 1)), tuple(range(ranks.world, 0, -1))):
-        for both in (False, True):
-            for rank, (before, after) in enumerate(ranks(train_unevenly, scenario, schedule, both, not both)):
-                assert after == before, f"rank {rank}, schedule {schedule}, optimizer listed: {both}"
+    schedules = (0, *[3] * (ranks.world - 1)), tuple(range(ranks.world, 0, -1))
+    several = itertools.product(schedules, (False, True))
+    for (schedule, both), told in ranks.each(train_unevenly, several, scenario, spread=True):
+        for rank, (before, after) in enumerate(told):
+            assert after == before, f"rank {rank}, schedule {schedule}, optimizer listed: {both}"
 
 
 # -- DDPJ-014: hooks of torch's own library, which divide by their group's size

@@ -168,8 +168,8 @@ def go_on_ordinarily(ctx, name, grouped, parameters, zero, reference):
 
 @check("ZERO-016")
 def test_the_consolidated_state_is_that_of_the_ordinary_optimizer_in_global_order(ranks):
-    for to in {0, ranks.world - 1}:
-        assert ranks(consolidate, to) == [{}] * ranks.world, f"consolidated to rank {to}"
+    for to, told in ranks.each(consolidate, {0, ranks.world - 1}):
+        assert told == [{}] * ranks.world, f"consolidated to rank {to}"
 
 
 def reverse(members):
@@ -426,10 +426,10 @@ def save_here(ctx, zero):
 
 @check("ZERO-016", worlds=MANY)
 def test_what_is_counted_in_a_group_is_saved_by_ranks_that_own_nothing_of_it(ranks):
-    for closed in (False, True):
-        for rank, (steps, gap) in enumerate(ranks(save_on_each, closed)):
-            assert set(steps) == {3}, f"rank {rank}: steps of the groups: {steps}"
-            assert gap is None, f"rank {rank}: {gap}"
+    for closed, told in ranks.each(save_on_each, (False, True)):
+        for rank, (steps, gap) in enumerate(told):
+            assert set(steps) == {3}, f"rank {rank}, {closed=}: steps of the groups: {steps}"
+            assert gap is None, f"rank {rank}, {closed=}: {gap}"
 
 
 def save_a_copy(ctx):

@@ -60,8 +60,7 @@ def step_with_defaults(ctx, make):
 
 @check("ZERO-001", "ZERO-012")
 def test_by_default_all_ranks_share_and_further_keywords_reach_the_local_optimizer(ranks):
-    for make in (some_parameters, plain_tensors):
-        found = ranks(step_with_defaults, make)
+    for make, found in ranks.each(step_with_defaults, (some_parameters, plain_tensors)):
         assert found == [([None] * 3, True, True, ranks.world)] * ranks.world, make.__name__
 
 

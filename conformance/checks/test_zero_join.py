@@ -108,8 +108,7 @@ def hear_of_steps(ctx, schedule, hooked):
 @check("ZERO-021", worlds=MANY, deadline_s=10)
 def test_a_hook_before_a_step_may_be_there_on_one_rank_only(ranks):
     upwards, hooked = scenario.linear(ranks.world, 1), ranks.world - 1
-    for schedule in (scenario.even(ranks.world, 2), upwards, upwards[::-1]):
-        results = ranks(hear_of_steps, schedule, hooked)
+    for schedule, results in ranks.each(hear_of_steps, (scenario.even(ranks.world, 2), upwards, upwards[::-1]), hooked):
         assert [calls for calls, _ in results] == [0] * hooked + [max(schedule)], f"schedule {schedule}"
         assert all(mine == results[0][1] for _, mine in results), f"schedule {schedule}"
 
@@ -222,11 +221,11 @@ def step_with_a_keyword(ctx, schedule):
 
 @check("ZERO-020", worlds=(3,), deadline_s=10, beyond=False)
 def test_who_joins_later_hears_of_a_steps_keywords_though_they_are_old_news_and_when_they_end(ranks):
-    for schedule in ((1, 3, 5), (5, 3, 1)):
-        assert ranks(step_with_a_keyword, schedule) == [None] * 3, f"schedule {schedule}"
+    for schedule, told in ranks.each(step_with_a_keyword, ((1, 3, 5), (5, 3, 1))):
+        assert told == [None] * 3, f"schedule {schedule}"
 
 
-def train_in_subgroup(ctx, members, schedule):
+def train_in_subgroup(ctx, schedule, members):
     group = dist.new_group(members)
     if ctx.rank not in members:
         return {}
@@ -236,14 +235,15 @@ def train_in_subgroup(ctx, members, schedule):
 @check("ZERO-022", worlds=(3, 4), deadline_s=10)
 def test_in_a_subgroup_uneven_inputs_train_as_one_process_does(ranks):
     members = upper_ranks(ranks.world)
-    for schedule in (scenario.one_long(len(members), 0), scenario.one_short(len(members), 0)):
-        assert ranks(train_in_subgroup, members, schedule) == [{}] * ranks.world, f"schedule {schedule}"
+    schedules = (scenario.one_long(len(members), 0), scenario.one_short(len(members), 0))
+    for schedule, told in ranks.each(train_in_subgroup, schedules, members):
+        assert told == [{}] * ranks.world, f"schedule {schedule}"
 
 
 # -- closures, and the gradients that are left
 
 
-def train_with_closures(ctx, schedule, kind=None):
+def train_with_closures(ctx, kind, schedule):
     """Each step is given a closure that does a whole iteration; whether it returned the loss, and the gaps.
 
     ``kind``: of the optimizer, if that is none of torch's; it steps as plain SGD does.
@@ -277,13 +277,13 @@ def train_with_closures(ctx, schedule, kind=None):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_closure_may_hold_the_whole_iteration_on_uneven_inputs(ranks):
     schedule = scenario.linear(ranks.world, 1)
-    for kind in (None, Asking):
-        for rank, (returned, gaps) in enumerate(ranks(train_with_closures, schedule, kind)):
+    for _, told in ranks.each(train_with_closures, (None, Asking), schedule):
+        for rank, (returned, gaps) in enumerate(told):
             assert returned, f"rank {rank}: a step with a closure did not return the closure's loss"
             assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}"
 
 
-def train_with_a_hook_around(ctx, schedule, listed):
+def train_with_a_hook_around(ctx, listed, schedule):
     """A subclass of the optimizer whose join hook is one of the user's around that of the class; calls, and gaps.
 
     ``listed``: first, last, or behind a second model, too, which is trained in every second iteration.
@@ -330,8 +330,8 @@ def train_with_a_hook_around(ctx, schedule, listed):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_an_optimizer_may_have_a_join_hook_of_the_users_around_its_own(ranks):
     schedule = scenario.linear(ranks.world)
-    for listed in ("last", "first", "behind two"):
-        for rank, (calls, gaps) in enumerate(ranks(train_with_a_hook_around, schedule, listed)):
+    for listed, told in ranks.each(train_with_a_hook_around, ("last", "first", "behind two"), schedule):
+        for rank, (calls, gaps) in enumerate(told):
             assert calls == ["main"] * (max(schedule) - schedule[rank]) + ["post"], f"rank {rank}: listed {listed}"
             assert gaps == [None] * (schedule[rank] + 1), f"rank {rank}: listed {listed}"
 
@@ -358,9 +358,9 @@ def keep_gradients(ctx, schedule, cleared):
 @check("DDPJ-010", worlds=MANY, deadline_s=10)
 def test_a_joined_rank_keeps_its_last_gradients_beside_a_sharded_optimizer(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards, upwards[::-1], scenario.without_inputs(ranks.world, 0)):
-        for cleared in (False, True):
-            assert ranks(keep_gradients, schedule, cleared) == [[True] * 6] * ranks.world, f"{schedule}, {cleared=}"
+    schedules = (upwards, upwards[::-1], scenario.without_inputs(ranks.world, 0))
+    for way, told in ranks.each(keep_gradients, itertools.product(schedules, (False, True)), spread=True):
+        assert told == [[True] * 6] * ranks.world, f"schedule and whether gradients are cleared: {way}"
 
 
 # -- without DDP, and before it

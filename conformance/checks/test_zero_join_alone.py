@@ -1,6 +1,7 @@
 """What joined ranks must hear of a sharded optimizer alone in its context: closures, thawed parameters, states."""
 
 import copy
+import itertools
 import math
 
 import torch
@@ -50,8 +51,9 @@ def step_with_closures(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_steps_with_closures_may_be_all_that_a_context_holds(ranks):
-    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0)):
-        assert ranks(step_with_closures, schedule) == [[]] * ranks.world, f"schedule {schedule}"
+    several = (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0))
+    for schedule, told in ranks.each(step_with_closures, several):
+        assert told == [[]] * ranks.world, f"schedule {schedule}"
 
 
 def evaluate_elsewhere(ctx, schedule, kind):
@@ -109,10 +111,10 @@ def thaw_later(ctx, schedule, thawed):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_parameters_that_live_ranks_thaw_are_trained_on_joined_ranks_too(ranks):
-    for schedule in (scenario.one_long(ranks.world, 0, 1), scenario.one_long(ranks.world, ranks.world - 1, 1)):
-        for thawed in ((0, 3), (1, 2, 4)):
-            told = ranks(thaw_later, schedule, thawed)
-            assert told == [None] * ranks.world, f"schedule {schedule}, parameters {thawed}"
+    schedules = [scenario.one_long(ranks.world, last, 1) for last in (0, ranks.world - 1)]
+    several = itertools.product(schedules, ((0, 3), (1, 2, 4)))
+    for (schedule, thawed), told in ranks.each(thaw_later, several, spread=True):
+        assert told == [None] * ranks.world, f"schedule {schedule}, parameters {thawed}"
 
 
 def step_with_graphs(ctx, schedule):
@@ -133,8 +135,9 @@ def step_with_graphs(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_gradients_with_a_graph_of_their_own_reach_the_shards_of_ranks_that_have_joined(ranks):
-    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0)):
-        assert ranks(step_with_graphs, schedule) == [None] * ranks.world, f"schedule {schedule}"
+    several = (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0))
+    for schedule, told in ranks.each(step_with_graphs, several):
+        assert told == [None] * ranks.world, f"schedule {schedule}"
 
 
 def add_later(ctx, schedule):
@@ -153,8 +156,9 @@ def add_later(ctx, schedule):
 
 def with_one_long(ranks, program):
     """The rank that goes on alone (the first, then the last), its error, a RuntimeError if any, and what all found."""
-    for last in (0, ranks.world - 1):
-        told = ranks(program, scenario.one_long(ranks.world, last, 1))
+    schedules = [scenario.one_long(ranks.world, last, 1) for last in (0, ranks.world - 1)]
+    for schedule, told in ranks.each(program, schedules):
+        last = schedule.index(max(schedule))
         error = told[last][0]
         assert error is None or error.is_a(RuntimeError), f"rank {last} has the longest run: {error}"
         yield last, error, told
@@ -282,7 +286,7 @@ def test_parameters_that_a_live_rank_casts_reshapes_or_adds_are_refused_or_stepp
             assert gaps == (None,) * ranks.world, change.__name__
 
 
-def rearrange_later(ctx, schedule, change):
+def rearrange_later(ctx, change, schedule):
     """Who is left changes the groups before the last iteration but one: the gap at the end, on every rank."""
     params = some_parameters(ctx, 8)
     ordinary = Reference(params, "SGD with momentum and decay", in_two_groups)
@@ -350,6 +354,6 @@ def test_what_live_ranks_save_behind_a_change_of_groups_is_in_their_order_on_joi
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_joined_ranks_step_parameters_in_the_groups_to_which_live_ones_have_moved_them(ranks):
-    for change in (turn_around, let_most_change_groups):
-        gaps = ranks(rearrange_later, scenario.one_long(ranks.world, 0, 1), change)
+    changes, schedule = (turn_around, let_most_change_groups), scenario.one_long(ranks.world, 0, 1)
+    for change, gaps in ranks.each(rearrange_later, changes, schedule):
         assert gaps == [None] * ranks.world, change.__name__

@@ -66,8 +66,8 @@ def test_live_ranks_may_consolidate_after_others_have_joined_or_are_refused(rank
     )  # fmt: skip
     # the state goes to a live rank, and to one that has joined
     even = (2,) * ranks.world
-    for schedule, to in ((one_short, last), (rank_0_long, 0), (rank_0_long, last), (last_long, 0), (even, 0)):
-        told = ranks(consolidate_unevenly, schedule, to)
+    several = ((one_short, last), (rank_0_long, 0), (rank_0_long, last), (last_long, 0), (even, 0))
+    for (schedule, to), told in ranks.each(consolidate_unevenly, several, spread=True):
         if any(any(refusals) for refusals, *_ in told):
             longest = max(range(ranks.world), key=lambda rank: (schedule[rank], rank))
             assert_refused(told[longest][0], RuntimeError)
@@ -102,9 +102,11 @@ def consolidate_in_hooks(ctx, schedule, to, before):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_a_hook_of_each_step_may_consolidate_on_joined_ranks_too(ranks):
-    for long, to, before in ((0, 0, False), (0, ranks.world - 1, False), (ranks.world - 1, 0, True)):
-        schedule = scenario.one_long(ranks.world, long, 1)
-        for rank, told in enumerate(ranks(consolidate_in_hooks, schedule, to, before)):
+    last = ranks.world - 1
+    rank_0_long, last_long = (scenario.one_long(ranks.world, long, 1) for long in (0, last))
+    several = (rank_0_long, 0, False), (rank_0_long, last, False), (last_long, 0, True)
+    for (schedule, to, before), results in ranks.each(consolidate_in_hooks, several, spread=True):
+        for rank, told in enumerate(results):
             counts = [0 if before and iteration == 0 else 5 for iteration in range(max(schedule))]
             right = counts if rank == to else [], None, []
             assert told == right, f"rank {rank}, schedule {schedule}, consolidated to {to}, {before=}"

@@ -64,9 +64,9 @@ def step_twice_over(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=10)
 def test_in_a_second_context_who_has_no_inputs_hears_of_settings_that_are_back(ranks):
-    for empty in (0, ranks.world - 1):
-        schedule = scenario.without_inputs(ranks.world, empty)
-        assert ranks(step_twice_over, schedule) == [[None] * 3] * ranks.world, f"schedule {schedule}"
+    schedules = [scenario.without_inputs(ranks.world, empty) for empty in (0, ranks.world - 1)]
+    for schedule, told in ranks.each(step_twice_over, schedules):
+        assert told == [[None] * 3] * ranks.world, f"schedule {schedule}"
 
 
 def idle_in_a_context(ctx, jobs):
@@ -144,8 +144,9 @@ def train_tables(ctx, schedule):
 @check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
 def test_sparse_gradients_reach_the_shards_of_ranks_that_have_joined(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards[::-1], (1, *[4] * (ranks.world - 1))):  # rank 0 owns the table
-        assert ranks(train_tables, schedule) == [True] * ranks.world, f"schedule {schedule}"
+    several = (upwards[::-1], (1, *[4] * (ranks.world - 1)))  # rank 0 owns the table
+    for schedule, told in ranks.each(train_tables, several):
+        assert told == [True] * ranks.world, f"schedule {schedule}"
 
 
 class Bare(torch.optim.SGD):
@@ -188,8 +189,9 @@ def train_with_optimizers_of_ones_own(ctx, schedule):
 
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_joined_rank_gives_its_optimizer_no_closure_where_live_ranks_give_none(ranks):
-    for schedule in (scenario.linear(ranks.world, 1), scenario.linear(ranks.world, 1)[::-1]):
-        for rank, gaps in enumerate(ranks(train_with_optimizers_of_ones_own, schedule)):
+    several = (scenario.linear(ranks.world, 1), scenario.linear(ranks.world, 1)[::-1])
+    for schedule, told in ranks.each(train_with_optimizers_of_ones_own, several):
+        for rank, gaps in enumerate(told):
             assert gaps == [None, None], f"rank {rank}, schedule {schedule}"
 
 
@@ -218,8 +220,8 @@ def train_with_closure_and_keyword(ctx, schedule):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_closure_and_a_keyword_go_together_on_uneven_inputs(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards, upwards[::-1]):
-        assert ranks(train_with_closure_and_keyword, schedule) == [(True, None)] * ranks.world, f"schedule {schedule}"
+    for schedule, told in ranks.each(train_with_closure_and_keyword, (upwards, upwards[::-1])):
+        assert told == [(True, None)] * ranks.world, f"schedule {schedule}"
 
 
 # -- what a step of the user's optimizer is given
@@ -284,12 +286,13 @@ def step_on_what_is_given(ctx, schedule):
 
 @check("ZERO-022", worlds=MANY, deadline_s=10, beyond=False)
 def test_joined_ranks_step_with_the_loss_and_the_parameters_that_live_ones_are_given(ranks):
-    for schedule in (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0, 1)):
-        for rank, gaps in enumerate(ranks(step_on_what_is_given, schedule)):
+    several = (scenario.linear(ranks.world, 1), scenario.one_long(ranks.world, 0, 1))
+    for schedule, told in ranks.each(step_on_what_is_given, several):
+        for rank, gaps in enumerate(told):
             assert gaps == {}, f"rank {rank}, schedule {schedule}: {gaps}"
 
 
-def step_first(ctx, schedule, listed, since=0):
+def step_first(ctx, schedule, since, listed):
     """A loop that begins, since this iteration, with the step of the gradients before; the gap at the end."""
     model = models.Sum(3).to(ctx.device)
     alone = Alone(ctx, model, "SGD with momentum and decay", schedule)
@@ -313,15 +316,15 @@ def step_first(ctx, schedule, listed, since=0):
 @check("ZERO-022", worlds=MANY, deadline_s=10)
 def test_a_loop_that_begins_with_the_step_trains_as_one_process_does(ranks):
     upwards = scenario.linear(ranks.world, 2)
-    for schedule, since in itertools.product((upwards, upwards[::-1]), (0, 1)):
-        gaps = ranks(step_first, schedule, ("zero", "ddp"), since)
+    several = itertools.product((upwards, upwards[::-1]), (0, 1))
+    for (schedule, since), gaps in ranks.each(step_first, several, ("zero", "ddp"), spread=True):
         assert gaps == [None] * ranks.world, f"schedule {schedule}, since iteration {since}"
 
 
 @check("JOIN-040", worlds=MANY, deadline_s=10)
 def test_a_loop_that_begins_with_the_step_of_what_is_listed_last_trains_as_one_process_does(ranks):
     upwards = scenario.linear(ranks.world, 2)
-    assert ranks(step_first, upwards, ("ddp", "zero")) == [None] * ranks.world
+    assert ranks(step_first, upwards, 0, ("ddp", "zero")) == [None] * ranks.world
 
 
 def keep_hold_of_a_rate(ctx, schedule):
@@ -352,8 +355,8 @@ def keep_hold_of_a_rate(ctx, schedule):
 @check("ZERO-020", worlds=MANY, deadline_s=10)
 def test_a_rate_in_a_tensor_stays_the_users_on_ranks_that_have_joined(ranks):
     upwards = scenario.linear(ranks.world, 1)
-    for schedule in (upwards, upwards[::-1]):
-        assert ranks(keep_hold_of_a_rate, schedule) == [[None] * 2] * ranks.world, f"schedule {schedule}"
+    for schedule, told in ranks.each(keep_hold_of_a_rate, (upwards, upwards[::-1])):
+        assert told == [[None] * 2] * ranks.world, f"schedule {schedule}"
 
 
 def freeze_later(ctx, name):
@@ -445,8 +448,8 @@ def leave_one_out_later(ctx, early):
 @check("DDPJ-010", worlds=MANY, deadline_s=10, beyond=False)
 def test_a_joined_owner_keeps_its_gradient_of_what_nobody_uses_any_more(ranks):
     (mean,) = scalar_means((1,) * ranks.world)
-    for early in range(2):  # one of them owns what is left out
-        held = ranks(leave_one_out_later, early)[early]
+    for early, told in ranks.each(leave_one_out_later, range(2)):  # one of them owns what is left out
+        held = told[early]
         assert held == [mean, mean], f"rank {early}, which ran out"
 
 
@@ -507,7 +510,7 @@ def test_two_models_each_with_a_sharded_optimizer_train_as_one_process_does_in_o
         assert told == ([], places), f"rank {rank}, schedule {EPOCHS}"
 
 
-def skip_what_others_own(ctx, schedules, kind, closed):
+def skip_what_others_own(ctx, kind, closed, schedules):
     """After a context of each schedule: where the weights differ from those of one process.
 
     ``closed``: each step is given a closure, which sets another rate.
@@ -541,6 +544,7 @@ def test_joined_ranks_count_on_in_groups_of_which_live_ranks_own_nothing(ranks):
     """Whoever is live, as of each group some other rank has everything."""
     world = ranks.world
     schedules = [tuple(3 if rank == live else 1 for rank in range(world)) for live in range(world)]
-    for kind, closed in ((Skipping, False), (AddingUp, False), (SkippingInTensors, True)):
-        for rank, gaps in enumerate(ranks(skip_what_others_own, schedules, kind, closed)):
+    several = ((Skipping, False), (AddingUp, False), (SkippingInTensors, True))
+    for (kind, closed), told in ranks.each(skip_what_others_own, several, schedules, spread=True):
+        for rank, gaps in enumerate(told):
             assert gaps == [None] * world, f"rank {rank}, {kind.__name__}, {closed=}: {gaps}"

@@ -162,8 +162,9 @@ def idle_owners(ctx, cap, layers):
 
 @check("ZERO-030", worlds=MANY, deadline_s=10)
 def test_with_fewer_buckets_than_ranks_all_ranks_are_updated(ranks):
-    for cap, layers in ((25, 4), (1e-4, 1)):  # one bucket; one layer
-        assert ranks(idle_owners, cap, layers) == [{}] * ranks.world, f"cap {cap} MiB, {layers} layers"
+    one_bucket, one_layer = (25, 4), (1e-4, 1)
+    for (cap, layers), told in ranks.each(idle_owners, (one_bucket, one_layer), spread=True):
+        assert told == [{}] * ranks.world, f"cap {cap} MiB, {layers} layers"
 
 
 def change_the_learning_rate(ctx, name):
@@ -191,8 +192,8 @@ def change_the_learning_rate(ctx, name):
 
 @check("ZERO-031", worlds=(2, 3), deadline_s=10)
 def test_a_changed_learning_rate_takes_effect_in_the_next_backward(ranks):
-    for name in ("SGD", "Adam"):
-        for gaps, stood in ranks(change_the_learning_rate, name):
+    for name, told in ranks.each(change_the_learning_rate, ("SGD", "Adam")):
+        for gaps, stood in told:
             assert stood, f"{name}: parameters moved at a learning rate of 0"
             assert gaps == {}, name
 
@@ -277,5 +278,5 @@ def checkpoint(ctx, name):
 # asserted although it is a documented limit: with three ranks and more, some wait for ever for those that were refused
 @check("ZERO-032", worlds=(2, 3), deadline_s=10)
 def test_once_initialised_the_state_can_be_saved_loaded_and_gone_on_with(ranks):
-    for name in ("SGD with momentum and decay", "Adam"):
-        assert ranks(checkpoint, name) == [({}, [])] * ranks.world, name
+    for name, told in ranks.each(checkpoint, ("SGD with momentum and decay", "Adam")):
+        assert told == [({}, [])] * ranks.world, name

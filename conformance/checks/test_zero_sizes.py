@@ -48,8 +48,8 @@ def step_all_kinds(ctx, views):
 
 @check("ZERO-008", "ZERO-012", worlds=MANY)
 def test_parameters_of_every_size_and_layout_are_stepped_and_reach_all_ranks(ranks):
-    for views in (False, True):
-        assert ranks(step_all_kinds, views) == [[None] * 4] * ranks.world, f"{views=}"
+    for views, told in ranks.each(step_all_kinds, (False, True)):
+        assert told == [[None] * 4] * ranks.world, f"{views=}"
 
 
 # -- ZERO-009

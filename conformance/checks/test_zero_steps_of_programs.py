@@ -84,8 +84,9 @@ def take_steps(ctx, make, kind, settings):
 
 @check("ZERO-008", worlds=MANY)
 def test_hooks_of_the_local_optimizer_are_called_around_its_steps(ranks):
-    for kind in (Bounded, Hinted):
-        assert ranks(beside_the_ordinary, take_steps, kind, {}) == [None] * ranks.world, kind.__name__
+    several = [(take_steps, kind, {}) for kind in (Bounded, Hinted)]
+    for (_, kind, _), told in ranks.each(beside_the_ordinary, several, spread=True):
+        assert told == [None] * ranks.world, kind.__name__
 
 
 def take_steps_amid_hooks_of_all(ctx, make):
@@ -215,8 +216,9 @@ def step_with_one_memory(ctx, make, places, added, frozen, views):
 
 @check("ZERO-008", worlds=MANY, scenarios=ONE_MEMORY)
 def test_parameters_with_memory_in_common_are_stepped_as_by_the_ordinary_optimizer(ranks, scenario):
-    told = [ranks(beside_the_ordinary, step_with_one_memory, *scenario, views) for views in (False, True)]
-    assert told == [[None] * ranks.world] * 2
+    several = [(step_with_one_memory, *scenario, views) for views in (False, True)]
+    for (*_, views), told in ranks.each(beside_the_ordinary, several, spread=True):
+        assert told == [None] * ranks.world, f"{views=}"
 
 
 def step_beside_a_real_view(ctx, make):
@@ -768,9 +770,9 @@ def set_tensors_in_closures(ctx, make):
 
 @check("ZERO-011", worlds=MANY)
 def test_a_rate_that_a_closure_sets_holds_in_its_step(ranks):
-    for program in (set_rates_in_closures, set_tensors_in_closures):
-        for rank, gap in enumerate(ranks(beside_the_ordinary, program)):
-            assert gap is None, f"rank {rank}: {gap}"
+    for program, told in ranks.each(beside_the_ordinary, (set_rates_in_closures, set_tensors_in_closures)):
+        for rank, gap in enumerate(told):
+            assert gap is None, f"rank {rank}: {gap}, {program.__name__}"
 
 
 def change_what_was_given(ctx, make):
@@ -932,7 +934,7 @@ def step_in_a_context(ctx, schedule, hooked):
                 listed.append(listed.pop(0))
 
     params, copies = some_parameters(ctx), some_parameters(ctx)
-    kind = torch.optim.SGD if hooked == "all" else Fading  # where one step calls another, both call such hooks
+    kind = torch.optim.SGD if hooked else Fading  # where one step calls another, both call such hooks
     zero, ordinary = ctx.subject.ZeroRedundancyOptimizer(params, kind, lr=0.5), kind(copies, lr=0.5)
     with hook(zero, params, mean_of_ranks):
         with ctx.subject.Join([zero]):
@@ -949,6 +951,5 @@ def step_in_contexts(ctx, schedule):
 
 @check("ZERO-020", worlds=MANY, deadline_s=8)
 def test_joined_ranks_step_with_the_settings_and_hooks_of_live_ones(ranks):
-    for schedule in (linear(ranks.world, 1), one_long(ranks.world, 0)):
-        told = ranks(step_in_contexts, schedule)
+    for schedule, told in ranks.each(step_in_contexts, (linear(ranks.world, 1), one_long(ranks.world, 0))):
         assert told == [{"": None, "one": None, "all": None}] * ranks.world, f"schedule {schedule}"

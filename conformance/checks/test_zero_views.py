@@ -1,6 +1,7 @@
 """Where the parameters live, and what may change while training: bucket views, freezing, added groups."""
 
 import copy
+import itertools
 
 import torch
 from torch import nn
@@ -53,8 +54,8 @@ def live_in_views(ctx, grouped):
 
 @check("ZERO-012")
 def test_as_views_each_owners_parameters_share_one_flat_tensor_and_results_are_unchanged(ranks):
-    for grouped in (list, in_two_groups):
-        for results in ranks(live_in_views, grouped):
+    for _, told in ranks.each(live_in_views, (list, in_two_groups)):
+        for results in told:
             owned = results[0][2]  # ownership is by sizes alone: the same for both optimizers
             for gaps, places, _, dense in results:
                 assert gaps == [None] * 4
@@ -130,10 +131,9 @@ def step_what_lies_otherwise(ctx, lay, views):
 
 @check("ZERO-033", worlds=MANY, beyond=False)
 def test_parameters_that_do_not_lie_in_row_order_are_stepped_and_sent(ranks):
-    for lay in LAYOUTS:
-        for views in (False, True):
-            gaps = ranks(step_what_lies_otherwise, lay, views)
-            assert gaps == [[None] * len(NAMES)] * ranks.world, f"{lay.__name__}, views {views}"
+    several = itertools.product(LAYOUTS, (False, True))
+    for (lay, views), gaps in ranks.each(step_what_lies_otherwise, several, spread=True):
+        assert gaps == [[None] * len(NAMES)] * ranks.world, f"{lay.__name__}, views {views}"
 
 
 def step_from_end_to_end(ctx, views, resumed, in_rows=False):
@@ -178,10 +178,11 @@ def give_alike(parameters, iteration):
 
 @check("ZERO-033", worlds=MANY, beyond=False)
 def test_a_fused_optimizer_meets_parameters_gradients_and_states_that_lie_alike(ranks):
-    for views, resumed in ((False, False), (False, True), (True, False), (True, True)):
-        assert ranks(step_from_end_to_end, views, resumed) == [None] * ranks.world, f"{views=}, {resumed=}"
-    for views in (False, True):
-        assert ranks(step_from_end_to_end, views, True, True) == [None] * ranks.world, f"{views=}, states in rows"
+    several = ((False, False), (False, True), (True, False), (True, True))
+    for (views, resumed), told in ranks.each(step_from_end_to_end, several, spread=True):
+        assert told == [None] * ranks.world, f"{views=}, {resumed=}"
+    for views, told in ranks.each(step_from_end_to_end, (False, True), True, True):
+        assert told == [None] * ranks.world, f"{views=}, states in rows"
 
 
 def step_conjugates(ctx):
@@ -240,8 +241,8 @@ PLACES = {"in place": False, "as bucket views": True}
 
 @check("ZERO-013", "ZERO-012")
 def test_freezing_and_thawing_trains_as_the_ordinary_optimizer_does(ranks):
-    for views in (False, True):
-        trained_as_ordinary(ranks(freeze, views))
+    for _, told in ranks.each(freeze, (False, True)):
+        trained_as_ordinary(told)
 
 
 def trained_as_ordinary(results):
@@ -271,8 +272,8 @@ def freeze_with_gradients(ctx, views):
 
 @check("ZERO-013", beyond=False)
 def test_a_frozen_parameter_that_keeps_a_gradient_is_stepped_as_by_the_ordinary_optimizer(ranks):
-    for views in (False, True):
-        assert ranks(freeze_with_gradients, views) == [None] * ranks.world, f"{views=}"
+    for views, told in ranks.each(freeze_with_gradients, (False, True)):
+        assert told == [None] * ranks.world, f"{views=}"
 
 
 @check("ZERO-013")
@@ -393,24 +394,23 @@ def change_and_look(ctx, views, name):
 
 @check("ZERO-012", "ZERO-008", "ZERO-017", worlds=MANY, deadline_s=8)
 def test_wherever_parameters_lie_freezing_loading_and_adding_leave_them_there(ranks):
-    for views in (False, True):
-        for name in NAMES:
-            results = ranks(change_and_look, views, name)
-            for rank, (gaps, places) in enumerate(results):
-                assert gaps == [None] * 8, f"rank {rank}, {views=}, {name}"
-                if not views:
-                    last = [address for _, address, *_ in places[-1]]
-                    for each in places:
-                        assert [address for _, address, *_ in each] == last[: len(each)], f"rank {rank}: moved"
-                    continue
-                for moment, each in enumerate(places):
-                    for owner in range(ranks.world):
-                        owned = [own for *_, own, _ in results[owner][1][moment]]
-                        shared = {
-                            storage for (storage, *_, trained), is_owned in zip(each, owned, strict=True)
-                            if is_owned and trained
-                        }  # fmt: skip
-                        assert len(shared) <= 1, f"rank {rank}, moment {moment}: owner {owner}'s parameters lie apart"
+    several = itertools.product((False, True), NAMES)
+    for (views, name), results in ranks.each(change_and_look, several, spread=True):
+        for rank, (gaps, places) in enumerate(results):
+            assert gaps == [None] * 8, f"rank {rank}, {views=}, {name}"
+            if not views:
+                last = [address for _, address, *_ in places[-1]]
+                for each in places:
+                    assert [address for _, address, *_ in each] == last[: len(each)], f"rank {rank}: moved"
+                continue
+            for moment, each in enumerate(places):
+                for owner in range(ranks.world):
+                    owned = [own for *_, own, _ in results[owner][1][moment]]
+                    shared = {
+                        storage for (storage, *_, trained), is_owned in zip(each, owned, strict=True)
+                        if is_owned and trained
+                    }  # fmt: skip
+                    assert len(shared) <= 1, f"rank {rank}, moment {moment}: owner {owner}'s parameters lie apart"
 
 
 def give_other_storage(ctx, views, name):
@@ -434,8 +434,8 @@ def give_other_storage(ctx, views, name):
 
 @check("ZERO-012", worlds=MANY, deadline_s=8)
 def test_parameters_that_were_given_other_storage_are_stepped_and_sent_as_before(ranks):
-    for views in (False, True):
-        assert ranks(give_other_storage, views, NAMES[0]) == [[None] * 6] * ranks.world, f"{views=}"
+    for views, told in ranks.each(give_other_storage, (False, True), NAMES[0]):
+        assert told == [[None] * 6] * ranks.world, f"{views=}"
 
 
 def turn_between_steps(ctx):
@@ -476,8 +476,8 @@ def step_under_inference_mode(ctx, views):
 
 @check("ZERO-008", worlds=MANY)
 def test_a_step_under_inference_mode_leaves_later_ones_as_they_are(ranks):
-    for views in (False, True):
-        assert ranks(step_under_inference_mode, views) == [[None] * 3] * ranks.world, f"{views=}"
+    for views, told in ranks.each(step_under_inference_mode, (False, True)):
+        assert told == [[None] * 3] * ranks.world, f"{views=}"
 
 
 def replace_values(ctx, views):
@@ -499,8 +499,8 @@ def replace_values(ctx, views):
 
 @check("ZERO-012", "ZERO-008", worlds=MANY)
 def test_values_loaded_into_the_parameters_are_what_the_next_step_starts_from(ranks):
-    for views in (False, True):
-        assert ranks(replace_values, views) == [None] * ranks.world
+    for views, told in ranks.each(replace_values, (False, True)):
+        assert told == [None] * ranks.world, f"{views=}"
 
 
 def add_a_finer_group(ctx):
@@ -599,8 +599,8 @@ def step_what_was_made_under_inference_mode(ctx, views):
 
 @check("ZERO-012", "ZERO-008", worlds=(1, 2, 3), beyond=False)
 def test_parameters_of_inference_mode_are_stepped_there(ranks):
-    for views in (False, True):
-        for rank, equal in enumerate(ranks(step_what_was_made_under_inference_mode, views)):
+    for views, told in ranks.each(step_what_was_made_under_inference_mode, (False, True)):
+        for rank, equal in enumerate(told):
             assert equal == [True] * 4, f"rank {rank}, {views=}"
 
 

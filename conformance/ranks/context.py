@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,10 @@ class RankContext:
         """
         self.subject.require("recorded collectives")
         return collective_trace.so_far()
+
+    def part(self, name: str) -> RankContext:
+        """The same with keys of its own in the store: for one of several calls in a run."""
+        return replace(self, store=dist.PrefixStore(name, self.store))
 
     def meet(self, name: str) -> None:
         """Wait, without any collective, until every rank has come to the meeting called ``name``."""

@@ -159,6 +159,26 @@ def test_halves(ranks, scenario):
     assert {"w": [2.0 * scenario, 4.0]} == {"w": [4.0 * scenario, 8.0]}, f"rank {scenario}"
 
 
+def count_calls(ctx, one, more):
+    return one, more, ctx.store.add("calls", 1) <= ctx.world
+
+
+@check("FAKE-009", worlds=(2,))
+def test_several_calls(ranks):
+    assert list(ranks.each(count_calls, "ab", 3)) == [(one, [(one, 3, True)] * 2) for one in "ab"]
+    pairs = [("a", 1), ("b", 2)]
+    assert list(ranks.each(count_calls, pairs, spread=True)) == [(pair, [(*pair, True)] * 2) for pair in pairs]
+
+
+def misspell_the_second(ctx, one):
+    return no_such_name if one == 2 else one
+
+
+@check("FAKE-010", worlds=(2,))
+def test_several_calls_one_of_which_is_misspelt(ranks):
+    list(ranks.each(misspell_the_second, (1, 2)))
+
+
 @check("ZERO-008", worlds=(1, 2))
 def test_builds_another_class_first(ranks):
     ranks.subject.Thing(1).give()
@@ -204,6 +224,11 @@ def test_what_a_checks_own_lines_raise_is_the_suites_error_and_the_rest_the_subj
     assert found, err
     for clause, expected in (("FAKE-001", ON_RANKS), ("FAKE-002", ON_RANKS), ("FAKE-003", IN_THE_DRIVER)):
         assert {scenario: found[clause, scenario] for scenario in expected} == expected, clause
+
+
+def test_several_calls_are_one_run_with_keys_of_their_own_and_the_checks_errors_are_the_suites(tmp_path):
+    *_, err = run(lay(tmp_path), "FAKE-009,FAKE-010")
+    assert {row["clause"]: row["outcome"] for row in rows(tmp_path)} == {"FAKE-009": "passed", "FAKE-010": SUITE}, err
 
 
 def test_suite_errors_are_told_apart_in_report_record_page_and_exit_status(fallen):
