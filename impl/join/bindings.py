@@ -35,7 +35,7 @@ class Binding:
         """
         joinable = self._joinable
         others = joinable._join_bindings = tuple(each for each in joinable._join_bindings if each is not self)
-        if others and others[-1] is not None:
+        if others and others[-1] is not None:  # as it is on a copy of a joinable
             others[-1].put()
             return
         joinable._join_config = _JoinConfig.construct_disabled_join_config()
