@@ -51,7 +51,7 @@ class Source:
         said = self.footer.get("clauses")
         return tuple(said) if said else tuple(dict.fromkeys(result.clause for result in self.results))
 
-    @property
+    @cached_property
     def subjects(self) -> list[str]:
         named = [str(each.get("name", "")) for each in self.header.get("subjects", ())]
         return list(dict.fromkeys([*named, *(result.case.subject for result in self.results)]))
