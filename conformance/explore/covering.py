@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,9 +31,10 @@ TOGETHER = (
 )  # fmt: skip
 
 
-def kept() -> list[Program]:
+@functools.cache
+def kept() -> tuple[Program, ...]:
     """The programs of the file."""
-    return [Program.read(line) for line in FILE.read_text().splitlines()]
+    return tuple(Program.read(line) for line in FILE.read_text().splitlines())
 
 
 def written(seed: int = 0) -> int:
