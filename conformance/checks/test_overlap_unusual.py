@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import operator
 import typing
 from dataclasses import replace
 from fractions import Fraction
@@ -161,6 +162,27 @@ def test_optimizers_that_replace_their_states_or_save_more_are_stepped_as_by_one
         for how, seen in zip(HOOKS, told, strict=True):
             waited = sum(held == before for held in seen[:2])
             assert seen == a_kind_alone(*scenario, ranks.world, waited), f"rank {rank}, {how}"
+
+
+def save_a_number(ctx):
+    """For either hook what each rank saves of an optimizer of which one rank owns all, and how often it was stepped."""
+    told = []
+    for how in (SEQUENTIAL, INTERLEAVED):
+        pair = pair_with(ctx, how, Slowing, models.SumBackwards(1))
+        seen = [parameters(pair.model), *(iteration(pair, number).parameters for number in range(READY))]
+        for to in range(ctx.world):
+            pair.zero.consolidate_state_dict(to)
+            if to == ctx.rank:
+                saved = pair.zero.state_dict().get("taken")
+        told.append((saved, sum(map(operator.ne, seen[1:], seen))))
+    return told
+
+
+@check("HOOK-018", worlds=MANY, deadline_s=DEADLINE_S, beyond=False)
+def test_ranks_that_own_nothing_save_what_an_optimizer_counts_by_itself(ranks):
+    for rank, told in enumerate(ranks(save_a_number)):
+        for how, (saved, steps) in zip(HOOKS, told, strict=True):
+            assert saved == steps > 0, f"rank {rank}, {how}: {saved} of {steps}"
 
 
 def all_but_one_frozen():
