@@ -183,7 +183,8 @@ def test_a_backend_that_refuses_to_start_a_collective_says_which_rank_has_failed
     monkeypatch.setattr(dist, "reduce", refuse)
     group = SimpleNamespace(allreduce=refuse, broadcast=refuse)
     team = SimpleNamespace(
-        group=group, rank=0, size=1, is_strict=False, tally=gloo.tally, guard=None, abandon=lambda: None
+        group=group, rank=0, size=1, is_strict=False, is_in_python=False, tally=gloo.tally, guard=None,
+        abandon=lambda: None,
     )
     with pytest.raises(dist.DistBackendError, match="remote process exited"):
         start(team)

@@ -65,8 +65,8 @@ class Overlap:
         self._groups: ByGroup = []
         # id of a parameter of ours -> index of its group
         self._group_of: dict[int, int] = {}
-        # whether this iteration has begun, and something of it been stepped
-        self._begun = self._stepped = False
+        # whether this iteration has begun
+        self._begun = False
         #: what is different inside a join context
         self.joining = joining
         # the model whose group the optimizer follows; held weakly, as the hooks hold it
@@ -128,7 +128,7 @@ class Overlap:
         if session is not None:
             self.joining.share_settings(session)
         self.shard.take_changes()
-        self._begun, self._stepped = True, False
+        self._begun = True
 
     def step_own(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
@@ -140,7 +140,6 @@ class Overlap:
         """Step these parameters of the shard with their gradients. Every ``.grad`` is what it was afterwards."""
         if not self._begun:
             self.begin(None)
-        self._stepped = True
         optim = self.shard.optim
         if self.in_parts:
             with shown_gradients(list(gradients.items())), self._shown(gradients):
@@ -172,10 +171,8 @@ class Overlap:
 
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
-        if not self._stepped:
-            self.step({})  # a rank that owns nothing counts the iteration all the same
         self.shard.show_changes()
-        self._begun = self._stepped = False
+        self._begun = False
         self.shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
         self.shard.exposed._opt_called = True  # type: ignore[attr-defined]
