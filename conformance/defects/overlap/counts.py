@@ -50,12 +50,6 @@ def counts_are_lost_with_another_group() -> None:
 
 
 @defect("HOOK-018")
-def idle_owner_does_not_count() -> None:
-    """A rank that owns nothing does not step in an iteration, so that its optimizer counts less."""
-    edit("if gradients or not self._overlap.in_parts:", "if gradients:")
-
-
-@defect("HOOK-018")
 def reduced_to_owners_by_the_whole_group() -> None:
     """Gradients that are reduced to their owners are divided by the number of all ranks, whoever has joined."""
     edit("self._divisor = bucket.divisor()", "self._divisor = team.size", within="__init__")
