@@ -291,6 +291,27 @@ def test_a_layer_that_is_there_for_an_evaluation_alone_is_nothing_to_warn_of(ran
         assert found == mean, f"rank {rank}"
 
 
+def add_two_layers(ctx):
+    """What is warned of in each of four iterations; a layer is added for the first and for the third one."""
+    model, told = ddp(ctx, nn.Sequential(models.scalar())), []
+    for iteration in range(4):
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            if iteration % 2 == 0:
+                model.module.append(models.scalar())
+            model(12 * models.place(ctx.rank, 0)).sum().backward()
+        told.append([str(each.message) for each in heard if "1.weight" in str(each.message)])
+    return told
+
+
+@check("DDP-033", worlds=(1, 2), beyond=False)
+def test_parameters_added_later_are_told_of_once(ranks):
+    assert ranks.subject.PeerFailed  # whoever warns of them; no document asks for it
+    for rank, (first, *later) in enumerate(ranks(add_two_layers)):
+        assert len(first) == 1, f"rank {rank}: {first}"
+        assert later == [[]] * 3, f"rank {rank}: {later}"
+
+
 def add_a_layer_later(ctx, adding):
     """Three iterations, so that buckets are rebuilt in between; who is not ``adding`` goes on with the old model."""
     model = ddp(ctx, nn.Sequential(models.scalar()))

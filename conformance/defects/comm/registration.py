@@ -345,3 +345,9 @@ def failed_futures_of_hooks_have_no_value() -> None:
         "        if not of_a_collective(error):  # of the user's own hook\n            raise",
         "        if not of_a_collective(error):\n            return None",
     )
+
+
+@defect("COMM-004")
+def postponed_annotations_are_not_evaluated() -> None:
+    """A hook whose module postpones the evaluation of annotations is refused, as they are texts."""
+    edit("inspect.signature(hook, eval_str=True)", "inspect.signature(hook)")

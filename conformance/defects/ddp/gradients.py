@@ -849,3 +849,9 @@ def delayed_gradients_lie_as_before() -> None:
 def only_complex_gradients_are_marked() -> None:
     """Single real gradients that autograd has left to be negated cannot be written to."""
     edit("spec.dtype.is_complex or any(slot.numel == 1 for slot in spec.slots)", "spec.dtype.is_complex")
+
+
+@defect("DDP-033")
+def what_was_told_of_is_told_of_again() -> None:
+    """Of a parameter that was added the user is told anew whenever something else is put into the model."""
+    edit("        self._added |= added\n", "", within="DistributedDataParallel._look_again")
