@@ -504,25 +504,36 @@ def train_another(ctx, _model):
     model(mine(ctx)).sum().backward()
 
 
+IN_PLACE = "gradients cleared in place"
 AFTERWARDS = {
     "an evaluation": evaluate_another,
     "another model": train_another,
     "a sum of the program's own": lambda ctx, _: dist.all_reduce(mine(ctx)),
-    "gradients cleared in place": lambda _, model: model.zero_grad(set_to_none=False),
+    IN_PLACE: lambda _, model: model.zero_grad(set_to_none=False),
     "casts": lambda _, model: model.double().float(),
 }
 
 
-def go_on_behind_all_rows(ctx, counts):
+def go_on_behind_all_rows(ctx, counts, ways):
     if sends_at_its_end(ctx):
         return None
-    return {then: fail_behind_all_rows(ctx, counts, then) for then in AFTERWARDS}
+    return {then: fail_behind_all_rows(ctx, counts, then) for then in ways}
 
 
 @check("DDP-057", worlds=MANY, beyond=False)
 def test_what_a_program_does_after_a_backward_that_failed_on_one_rank_leaves_the_rows_of_the_others_alone(ranks):
+    others_have_their_rows(ranks, [way for way in AFTERWARDS if way != IN_PLACE])
+
+
+@check("DDP-057", worlds=MANY, beyond=False)
+def test_gradients_cleared_in_place_behind_a_backward_that_failed_are_not_those_that_travel(ranks):
+    assert ranks.subject.PeerFailed  # torch sends them from where they lie, so that who clears first decides
+    others_have_their_rows(ranks, [IN_PLACE])
+
+
+def others_have_their_rows(ranks, ways):
     counts, mean = (1, 1, 5, 3), mean_of_all(ranks.world)
-    runs = ranks(go_on_behind_all_rows, counts, trace=True)
+    runs = ranks(go_on_behind_all_rows, counts, ways, trace=True)
     if runs == [None] * ranks.world:
         ranks.at_limit(AT_ITS_END)
         return
