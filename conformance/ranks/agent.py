@@ -20,7 +20,7 @@ import torch
 
 from . import stall
 from .backends import NotRunnable, ensure_runnable
-from .files import Folder, size_of
+from .files import Folder
 from .fork_server_client import ForkServerClient, ForkServerFailed
 from .gather import gather
 from .launch import ECHO
@@ -163,7 +163,7 @@ class Agent:
         while not self.driver.poll(0):
             now = time.monotonic()
             if now >= next_look and stall.available():
-                quiet.add(stall.look(set(pool.pids), now), size_of(folder.trace(0)))
+                quiet.add(stall.look(set(pool.pids), now), folder.written(0))
                 next_look = now + stall.LOOK_EVERY_S
             state = DONE if not pool.unfinished() else SILENT if quiet.fallen else ACTIVE
             if state != said or now - last > HEARTBEAT_S:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class RankContext:
     device: torch.device
     store: Any
     one_machine: bool = True  # whether all ranks see the same files; only a launcher can spread them
+    progress: Path | None = None  # the file that ``note_progress`` writes
 
     @property
     def group(self) -> dist.ProcessGroup | None:
@@ -41,6 +43,12 @@ class RankContext:
         """
         self.subject.require("recorded collectives")
         return collective_trace.so_far()
+
+    def note_progress(self) -> None:
+        """Say that this rank gets further: a function that sleeps for most of its time would else seem to hang."""
+        if self.progress:
+            with self.progress.open("ab") as file:
+                file.write(b".")
 
     def part(self, name: str) -> RankContext:
         """The same with keys of its own in the store: for one of several calls in a run."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder of one pool (``words``, ``stacks``) or of one run (``order``, ``outcome``, ``trace``)."""
+    """The folder of one pool (``words``, ``stacks``) or of one run (the others)."""
 
     path: Path
 
@@ -23,6 +23,14 @@ class Folder:
 
     def trace(self, rank: int) -> Path:
         return self.path / f"rank{rank}.trace"
+
+    def progress(self, rank: int) -> Path:
+        """Grows by a byte each time the rank's function says that it has got further."""
+        return self.path / f"rank{rank}.progress"
+
+    def written(self, rank: int) -> int:
+        """Bytes by which it is seen that the rank gets further."""
+        return size_of(self.trace(rank)) + size_of(self.progress(rank))
 
     def outcome(self, rank: int) -> Path:
         """The pickled outcome; it appears whole (written under another name, then renamed)."""

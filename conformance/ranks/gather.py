@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import collective_trace as traces
 from . import stall
-from .files import Folder, size_of
+from .files import Folder
 from .outcomes import Caught, Died, Finished, Hung, Outcome, Raised, Run
 from .rank_pool import RankPool
 from .witness import first_difference, witness
@@ -32,7 +32,7 @@ def watch(
         while unfinished := pool.unfinished():
             now = time.monotonic()
             if now >= min(next_look, allowed.deadline) and stall.available():
-                written = sum(size_of(folder.trace(rank)) for rank in unfinished)
+                written = sum(map(folder.written, unfinished))
                 look = stall.look({pool.pids[rank] for rank in unfinished}, now)
                 quiet.add(look, (len(unfinished), written))
                 allowed.add(look)

@@ -80,7 +80,7 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
             stack.enter_context(recording.recorded(backends.load(order.backend)))
         if order.poison:
             stack.enter_context(poison.poisoning())
-        context, function, args, sides = _prepared(order, order.first + rank)
+        context, function, args, sides = _prepared(order, order.first + rank, run.progress(rank))
         stack.enter_context(judging(context.subject))
         if order.placing:
             stack.enter_context(placed_on(context.device))
@@ -96,7 +96,7 @@ def _outcome(order: Order, rank: int, run: Folder, stack: contextlib.ExitStack) 
         return _raised(error, sides)
 
 
-def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...], Sides]:
+def _prepared(order: Order, rank: int, progress: Path) -> tuple[RankContext, Any, tuple[Any, ...], Sides]:
     limit = timedelta(seconds=order.group_timeout_s)
     client = dist.TCPStore(order.host, order.port, is_master=False, timeout=limit)
     store = dist.PrefixStore(f"{order.prefix}run{order.number}", client)
@@ -113,7 +113,7 @@ def _prepared(order: Order, rank: int) -> tuple[RankContext, Any, tuple[Any, ...
     spec = subject if isinstance(subject, str) else ""
     subject = resolve(spec) if spec else subject
     context = RankContext(
-        rank, order.world, subject, order.backend, device, dist.PrefixStore("check", store), order.one_machine
+        rank, order.world, subject, order.backend, device, dist.PrefixStore("check", store), order.one_machine, progress
     )
     return context, function, args, Sides.of(function, subject, spec)
 

@@ -132,6 +132,18 @@ def test_a_sleep_shorter_than_the_stall_is_no_hang(cluster):
     assert run(cluster, sleep, 1.5, stall_s=3.0).values() == ["awake", "awake"]
 
 
+def sleep_often(ctx):
+    for _ in range(8):
+        time.sleep(0.3)
+        ctx.note_progress()
+    return "awake"
+
+
+def test_who_says_that_it_gets_further_is_no_hang(cluster):
+    assert run(cluster, sleep_often, stall_s=1.0).values() == ["awake", "awake"]
+    assert isinstance(run(cluster, sleep, 2.4, stall_s=1.0).outcomes[0], Hung)
+
+
 def sleep_while_a_grandchild_works(ctx):
     code = "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -70,7 +70,7 @@ def measure(ctx: RankContext, order: Order, tell: Tell, harness_group: Any = Non
 
 class _Bench:
     def __init__(self, ctx: RankContext, order: Order, tell: Tell, harness_group: Any) -> None:
-        self.ctx, self.order, self.tell, self.harness_group = ctx, order, tell, harness_group
+        self.ctx, self.order, self._note, self.harness_group = ctx, order, tell, harness_group
         cells = order.group.cells
         self.workload: Workload = load(cells[0].workload, cells[0].size)
         self.epochs = cells[0].unit == "epoch"
@@ -93,6 +93,11 @@ class _Bench:
         for cell in self.order.group:
             self._conclude(cell)
         return self.samples
+
+    def tell(self, doing: str) -> None:
+        """Note what this rank is about to do; a paced workload sleeps so much that it would else be taken for hung."""
+        self.ctx.note_progress()
+        self._note(doing)
 
     # -- building
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformance.ranks import Died, ForkServerFailed, Hung, NotRunnable, Raised, RankContext
+from conformance.ranks import Died, ForkServerFailed, Hung, NotRunnable, Raised, RankContext, Run
 from conformance.ranks.agent_group import AgentLost
 
 from ..plan.cells import Cell, Group
@@ -27,6 +27,7 @@ _COUNTING_S = 60.0  # for counting what an iteration sends: nothing is lost if i
 SILENCE_S = 10.0  # nothing at all happens in any rank: a hang, long before the deadline
 _LINKS_S = 120.0  # for measuring a network
 _LINK_TRIES = 3
+_WITNESS_CHARACTERS = 30_000  # the stacks of eight ranks
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Runner:
                 if status == HUNG and run.seconds >= allowed.seconds:
                     status, reason = allowed.passed(doing)
                 for cell in culprit if status != NOT_RUN else left:
-                    yield blank(cell, order.group, status, reason)
+                    yield {**blank(cell, order.group, status, reason), "witness": _witness(run)}
                 if status == NOT_RUN:
                     return
                 left = left.only({cell.series for cell in left} - {cell.series for cell in culprit})
@@ -166,6 +167,11 @@ def _blamed(group: Group, folder: Path, outcomes: Sequence[Any]) -> tuple[list[C
     doing = votes.most_common(1)[0][0] if votes else "starting"
     culprit = [cell for cell in group if doing.startswith(f"{cell.series}:")]
     return culprit or list(group.cells), doing.removeprefix(f"{culprit[0].series}: ") if culprit else doing
+
+
+def _witness(run: Run) -> str:
+    """What each rank was doing when a run was disturbed: tracebacks, stacks, last words."""
+    return "\n".join([run.summary(), *run.details()])[:_WITNESS_CHARACTERS]
 
 
 def _status(outcomes: Sequence[Any], doing: str) -> tuple[str, str]:

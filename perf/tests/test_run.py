@@ -66,7 +66,9 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     assert found["lossy", 1]["wall_ns"] == []
     assert found["lossy", 1]["verified"]["gap"] > 1
     assert "nothing moved any more" in found["stuck", 1]["reason"]
+    assert "planted.py" in found["stuck", 1]["witness"], "the stacks of who hangs are in the record"
     assert "planted: the second forward fails" in found["failing", 1]["reason"]
+    assert "Traceback" in found["failing", 1]["witness"]
     sound = found["torch", 1]
     assert len(sound["wall_ns"]) == len(sound["cpu_ns"]) == len(sound["block"]) == 3 * 2
     assert all(len(sample) == 2 and min(sample) > 0 for sample in sound["wall_ns"])
