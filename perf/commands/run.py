@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ from .reported import reported
 
 if TYPE_CHECKING:
     from ..measure.on_ranks import Order
+    from ..plan.cells import Group
 
 GOOD, BAD_CELL, INTERNAL, INTERRUPTED = 0, 1, 3, 130
 _USUAL_NET = "1gbit"
@@ -242,11 +243,9 @@ def _groups(asked: Asked, judged: reliance.Judged, runner: Runner, record: recor
     try:
         for number, group in enumerate(todo):
             watch.group(group)
-            share = budget.share(todo[number:])
-            most = wanted.rounds if share is None else MOST_ROUNDS
-            workload = group.cells[0].workload
-            order = Order(group, asked.specs, most, LEAST_ROUNDS, share, wanted.block_of(workload), wanted.epoch)
-            for row in _rows(order, judged, runner, budget, "traffic" in wanted.beside):
+            block = wanted.block_of(group.cells[0].workload)
+            order = Order(group, asked.specs, wanted.rounds, LEAST_ROUNDS, None, block, wanted.epoch)
+            for row in _rows(order, todo[number + 1 :], judged, runner, budget, "traffic" in wanted.beside):
                 record.writer.write(row)
                 watch.row(row)
                 yield row
@@ -255,7 +254,9 @@ def _groups(asked: Asked, judged: reliance.Judged, runner: Runner, record: recor
         watch.end()
 
 
-def _rows(order: Order, judged: reliance.Judged, runner: Runner, budget: Budget, count_traffic: bool) -> Iterator[Row]:
+def _rows(
+    order: Order, later: Sequence[Group], judged: reliance.Judged, runner: Runner, budget: Budget, count_traffic: bool
+) -> Iterator[Row]:
     """The rows of one group: what went wrong at once, the others together, with their noise."""
     group = order.group
     against = {cell.series: why for cell in group if (why := judged.against(cell))}
@@ -271,6 +272,9 @@ def _rows(order: Order, judged: reliance.Judged, runner: Runner, budget: Budget,
     if links.trouble:
         yield from (blank(cell, group, NOT_RUN if links.missing else VOID, links.trouble) for cell in group)
         return
+    share = budget.share([group, *later])  # of what is left behind the measuring of links, which takes its time
+    if share is not None:
+        order = replace(order, rounds=MOST_ROUNDS, seconds=share)
     sound: list[Row] = []
     for row in runner.measure(order, lambda: budget.limit(group)):
         if row["status"] == OK:

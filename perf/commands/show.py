@@ -28,6 +28,9 @@ def shown(given: Namespace) -> int:
     console.print(main_table(rows))
     for sentence in void.sentences(rows):
         console.print(f"\n{sentence}", markup=False, soft_wrap=True)
+    for row in rows:
+        if row.get("witness"):
+            console.print(f"\n{row['status']}: {row['series']}\n{row['witness']}", markup=False, soft_wrap=True)
     figures = figures_table(rows)
     if figures is not None:
         console.print("\nderived figures", style="bold")

@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.bad_input import BadInput
+from perf.commands import run
+from perf.measure import budget
 from perf.measure.budget import Budget, duration
+from perf.measure.links import Links
+from perf.measure.on_ranks import Order
+from perf.measure.reliance import Judged
 from perf.plan import sweep as sweeps
 from perf.plan.axes import AXES, pointless
 from perf.plan.backends import place_of
@@ -177,15 +182,36 @@ def test_estimates_grow_with_rounds_and_crowd():
 
 def test_a_budget_is_shared_out_and_bounds_every_run():
     made = planned([{"workload": ["mlp", "tiny"]}])
-    budget = Budget(100, made.sweep, 2)
-    shares = [budget.share(made.groups[:1]), budget.share(made.groups)]
+    some = Budget(100, made.sweep, 2)
+    shares = [some.share(made.groups[:1]), some.share(made.groups)]
     assert 0 < shares[1] < shares[0] < 100
-    assert budget.limit(made.groups[0]).seconds < 100
-    assert budget.limit(made.groups[0]).by_budget
-    assert not budget.gone()
+    assert some.limit(made.groups[0]).seconds < 100
+    assert some.limit(made.groups[0]).by_budget
+    assert not some.gone()
     assert Budget(1, made.sweep, 2).gone()
     assert Budget(None, made.sweep, 2).share(made.groups) is None
     assert not Budget(None, made.sweep, 2).limit(made.groups[0]).by_budget
+
+
+def test_what_measuring_a_network_takes_is_no_part_of_what_is_left_for_its_cells(monkeypatch):
+    made = planned([{}])
+    (group,) = made.groups
+    now, given_s = 0.0, []
+
+    class SlowToMeetItsNetwork:
+        def links(self, order):
+            nonlocal now
+            now += 60.0
+            return Links()
+
+        def measure(self, order, limit):
+            given_s.append(order.seconds)
+            return iter(())
+
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    order = Order(group, {}, 8, 1, None, 4, 8)
+    assert not list(run._rows(order, [], Judged(), SlowToMeetItsNetwork(), Budget(100, made.sweep, 2), False))
+    assert 0 < given_s[0] < 100 - 60
 
 
 @pytest.mark.parametrize(("text", "value"), [("90s", 90), ("10m", 600), ("1.5h", 5400)])

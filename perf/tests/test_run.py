@@ -79,6 +79,11 @@ def test_wrong_hanging_and_failing_subjects_are_recorded_and_the_others_are_meas
     assert set(sound["phases"]) == {f"{phase}_{kind}" for phase in phases for kind in ("wall", "cpu")}
     assert sound["derived"]["noise"] >= 0
     assert "1 cell is void: the result" in capsys.readouterr().out
+    (record,) = (tmp_path / "out").glob("*.jsonl")
+    assert main(["show", str(record)]) == 0
+    told = capsys.readouterr().out
+    assert "hung: mlp" in told
+    assert "planted.py" in told
 
 
 @pytest.mark.long
