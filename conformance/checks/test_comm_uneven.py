@@ -129,8 +129,8 @@ def train_in_a_mixture(ctx, schedule, name):
     if "in a group" in name:
         state = group = dist.new_group(list(range(ctx.world)))
     if name == "post-local":
-        # the longest rank's last iteration is the last one that is averaged over all
-        state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start_localSGD_iter=max(schedule))
+        # the longest rank's last iteration is the last one that is averaged; from then on gradients would stay local
+        state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, max(schedule), False)
     if "low rank" in name:
         state = powerSGD_hook.PowerSGDState(
             group, start_powerSGD_iter=0, min_compression_rate=0.1, use_error_feedback=False, warm_start=False
