@@ -424,9 +424,9 @@ def cleared_gradients_count_as_used() -> None:
     edit("self._since_sync[index] &= parameter.grad is not None", "pass")
 
 
-@defect("DDP-062")
+@defect("DDP-074")
 def a_backward_past_the_outputs_is_not_remembered() -> None:
-    """The end of a backward that goes through no output is not looked at."""
+    """A backward that goes through a local forward's output after all is taken for one through none."""
     edit("    self.unnoticed_backward = backward\n", "")
 
 
