@@ -7,6 +7,7 @@ import os
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -235,9 +236,16 @@ def test_a_model_may_be_laid_out_otherwise_right_behind_a_backward_that_failed(r
             assert seen == expected, f"rank {rank}"
 
 
-def lay_out_otherwise_in_between(ctx):
+def answer_elsewhere(group, bucket):
+    mine = bucket.buffer().div(group.size())
+    return dist.all_reduce(mine, group=group, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def lay_out_otherwise_in_between(ctx, hook):
     """Of two outputs of a forward one goes backward before the model is laid out otherwise, the other one behind it."""
     model, seen = wrapped(ctx, Images(), bucket_cap_mb=TINY_MIB), []
+    if hook is not None:
+        model.register_comm_hook(ctx.group, hook)
     for n in range(5):
         model.zero_grad(set_to_none=True)
         outputs = model(image(ctx.rank, n).to(ctx.device), apart=True)
@@ -257,8 +265,9 @@ def test_parameters_that_are_laid_out_anew_between_two_backwards_of_a_forward_ar
     for n in range(5):
         batches = [image(rank, n) for rank in range(ranks.world)]
         expected.append(numbers(oracle.averaged_gradients(Images(), batches, ranks.world).items()))
-    for rank, seen in enumerate(ranks(lay_out_otherwise_in_between)):
-        assert seen == expected, f"rank {rank}: in between, in new memory, turned"
+    for hook, runs in ranks.each(lay_out_otherwise_in_between, (None, answer_elsewhere)):
+        for rank, seen in enumerate(runs):
+            assert seen == expected, f"rank {rank}: in between, in new memory, turned, {hook}"
 
 
 # -- DDP-117: two models with a layer in common, one of which only accumulates
