@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -33,7 +31,8 @@ _WATCH_AT_LEAST_EVERY_S = 1.0
 _WATCHES_A_SECOND = 2000  # of all ranks of a team together
 _FIRST_NAP_S = 0.00001
 _LONGEST_NAP_S = 0.0005
-_NO_LIMIT = timedelta(0)  # what torch's C++ code says to a Work: no other limit than the group's own
+#: what torch's C++ code says to a Work, always: no other limit than the group's own
+_NO_LIMIT = timedelta(0)
 
 
 def until_next_look(waited_s: float, ranks: int) -> float:
@@ -170,7 +169,7 @@ class Pending:
 
     def _end(self, watch: Watch | None) -> None:
         try:
-            _wait_without_limit(self.work)
+            self.work.wait(_NO_LIMIT)
         except Exception as error:
             fail(error, watch, self._place, self._team)
 
@@ -258,26 +257,6 @@ def _is_of_a_handler(error: Exception, work: Any) -> bool:
     assert error.__traceback__ is not None
     below = error.__traceback__.tb_next  # none of what C++ code raises
     return below is not None and below.tb_frame.f_code is not getattr(work.wait, "__code__", None)
-
-
-def _wait_without_limit(work: Any) -> None:
-    """Wait for a ``torch.distributed.Work``, which may be of a class of the user's own."""
-    if _demands_a_limit(type(work)):  # type: ignore[arg-type]  # mypy does not know that classes are hashable
-        work.wait(_NO_LIMIT)
-    else:
-        work.wait()
-
-
-@cache
-def _demands_a_limit(kind: type) -> bool:
-    """Whether ``wait`` cannot be called without a timeout: torch's C++ code always gives one."""
-    try:
-        inspect.signature(kind.wait).bind(object())  # type: ignore[attr-defined]
-    except TypeError:
-        return True
-    except ValueError:  # a built-in of torch's, whose signature Python cannot read
-        return False
-    return False
 
 
 _LAST_NAPS, _LAST_NAP_S = 5, 0.01

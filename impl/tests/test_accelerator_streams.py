@@ -124,7 +124,7 @@ class Unending:
     def is_completed(self):
         return False
 
-    def wait(self):
+    def wait(self, _):
         raise AssertionError("the host is held up and looks out for nobody")
 
 
@@ -149,7 +149,7 @@ def test_where_a_wait_for_an_accelerators_tensor_holds_up_the_host_it_is_watched
 class Queued(Unending):
     waits = 0
 
-    def wait(self):
+    def wait(self, _):
         self.waits += 1
 
 

@@ -75,7 +75,7 @@ def in_flight(work):
 def test_a_wait_without_a_watch_is_the_backends_own():
     work = Work()
     assert in_flight(work).wait().tolist() == [1, 2]
-    assert work.waits == [None]
+    assert work.waits == [timedelta(0)]
 
 
 @pytest.mark.usefixtures("either_place")
@@ -167,7 +167,7 @@ class JustInTime(Work):
 
     def wait(self, timeout=None):
         self.waits.append(timeout)
-        if timeout is not None:
+        if timeout:
             time.sleep(timeout.total_seconds())
             raise RuntimeError("Operation timed out!")
         if self.fails:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from impl.comm import averaging, flat, pending
+from impl.comm import averaging, flat
 from impl.comm.pending import Pending, Watch
 from impl.ddp import buckets, kernels, params
 from impl.ddp.iteration import Iteration
@@ -339,7 +339,7 @@ def views_take_any_strides() -> None:
 @defect("DDP-049")
 def works_are_waited_for_without_a_timeout() -> None:
     """Works of classes in Python that demand a timeout are waited for without one."""
-    swap(pending, "_wait_without_limit", lambda work: work.wait())
+    edit("self.work.wait(_NO_LIMIT)", "self.work.wait()")
 
 
 @defect("DDP-049")
