@@ -44,8 +44,7 @@ from .tally import latest_label
 _BEATS_IN_DETECTION = 5
 _LOOKS_IN_A_BEAT = 4
 _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
-_LONGEST_LINE = 32768  # a loss holds three texts of 500 characters, of up to twelve bytes each
-_LONGEST_DOING = 500
+_LONGEST_LINE = 32768  # a loss holds a text of 500 characters, of up to twelve bytes each
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
 _HELLO_S = 5.0
@@ -330,11 +329,11 @@ class Heartbeats:
         elif "again" in said:
             peer.rank = None
         elif "at" in said:
-            peer.doing = str(said["at"])[:_LONGEST_DOING]
+            peer.doing = said["at"]
         elif "loss" in said:
             self._learn(Loss.from_json(said["loss"]))
         elif "waits" in said:
-            self._pass_on(stalls.Wait.from_json(said["waits"]), int(said["look"]))
+            self._pass_on(stalls.Wait(**said["waits"]), int(said["look"]))
         elif "stall" in said:
             if self.waits.declare(str(said["stall"]), str(said["mark"])):
                 self._tell(said)

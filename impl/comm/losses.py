@@ -7,6 +7,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch.distributed as dist
 
@@ -45,10 +46,9 @@ class Loss:
         return {**vars(self), "end": self.end.value, "text": self.text[:_LONGEST_TEXT]}
 
     @staticmethod
-    def from_json(said: dict[str, object]) -> Loss:
+    def from_json(said: dict[str, Any]) -> Loss:
         """What another rank has told; ValueError, KeyError or TypeError if that is no loss."""
-        texts = [str(said[name])[:_LONGEST_TEXT] for name in ("where", "doing", "text")]
-        return Loss(int(str(said["rank"])), End(said["end"]), texts[0], texts[1], int(str(said["by"])), texts[2])
+        return Loss(**{**said, "end": End(said["end"])})
 
     def describe(self, name: str, detection_s: float) -> str:
         """What has happened to the rank that people know by this name."""

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Collection, Container
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from .connections import own_connections
 
@@ -24,7 +23,6 @@ from .connections import own_connections
 FRESH_S = 2.5
 #: where the kernel's tcp_info holds the bytes that the other side has acknowledged, and those received
 _BYTES_AT, _BYTES = 120, "QQ"
-_LONGEST_PLACE = 500
 
 
 @dataclass(frozen=True)
@@ -36,12 +34,6 @@ class Wait:
     begun: float  # on that rank's clock: tells one wait from another
     place: str  # the collective, for people
     moved: int  # bytes, on its connections to other ranks
-
-    @staticmethod
-    def from_json(said: Any) -> Wait:
-        """What another rank has told; ValueError, KeyError or TypeError if that is no wait."""
-        place = str(said["place"])[:_LONGEST_PLACE]
-        return Wait(int(said["rank"]), str(said["members"]), float(said["begun"]), place, int(said["moved"]))
 
 
 @dataclass
