@@ -245,12 +245,13 @@ class SimulatedStore(dist.Store):
         self._network.simulation.saw(word)
         return word
 
-    def add(self, key: str, amount: int) -> int:
-        self._step(f"add {key}", key, writes=True)
-        total = int(self._network.store.get(key, b"0")) + amount
-        self._network.write(key, str(total).encode())
-        self._network.simulation.saw(total)
-        return total
+    def compare_set(self, key: str, expected: bytes, word: bytes) -> bytes:
+        self._step(f"compare_set {key}", key, writes=True)
+        found = self._network.store.get(key, expected)
+        if found == expected:
+            self._network.write(key, found := word)
+        self._network.simulation.saw(found)
+        return found
 
     def check(self, keys: list[str]) -> bool:
         self._step(f"check {' '.join(keys)}", *keys)

@@ -72,9 +72,6 @@ class StoreWithDeadline:
     def compare_set(self, key: str, expected: str, value: str) -> bytes:
         return bytes(self._answer(self._store.compare_set, key, expected, value))
 
-    def add(self, key: str, amount: int) -> int:
-        return int(self._answer(self._store.add, key, amount))
-
     def delete_key(self, key: str) -> None:
         self._answer(self._store.delete_key, key)
 

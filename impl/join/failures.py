@@ -40,25 +40,14 @@ class Note:
             f": {self.text}" if self.text else ""
         )
 
-    def advice(self, reader: int) -> str:
-        """What the other ranks should know beyond that."""
-        return (
-            f"It takes part in no further collective, so rank {reader} stops waiting for it. Usual cause: an error in "
-            "the training loop of that rank alone, such as a bad batch or too little memory. Look for the first error "
-            "in that rank's log."
-        )
-
 
 class FailureNotes:
-    """The notes of one session. Without a store it keeps silent and the group's timeout decides.
-
-    Keys: ``bell``, set with any note, is all that is looked at while nothing is wrong; ``note`` holds the first one,
-    ``writers`` who may write it.
-    """
+    """The notes of one session, of which the store keeps the first. Without one the group's timeout decides."""
 
     def __init__(self, team: Team, key: str, store: StoreWithDeadline | None) -> None:
         self._team = team
         self._key = key
+        self._note = f"{key}/note"
         self._store = store
         #: when this rank first met another's note in a wait that could be waited on
         self._met: float | None = None
@@ -84,7 +73,8 @@ class FailureNotes:
         rank = self._team.rank
         try:
             place, tally = self._team.global_rank(rank), self._team.tally
-            self._write(Note(int(rank), int(place), type(error).__name__, text_of(error), tally.started, tally.label))
+            note = Note(int(rank), int(place), type(error).__name__, text_of(error), tally.started, tally.label)
+            self._store.compare_set(self._note, "", json.dumps(asdict(note)))  # if there is none
         except RuntimeError as lost:  # the store's host is gone or frozen; the reported error matters more
             add_note(error, f"Join could not tell the other ranks, whose waits now end by timeout: {lost}")
             self._store = None
@@ -94,7 +84,7 @@ class FailureNotes:
         if self._store is None:
             return None
         try:
-            return self._read(self._store) if self._store.check([f"{self._key}/note"]) else None
+            return Note(**json.loads(self._store.get(self._note))) if self._store.check([self._note]) else None
         except RuntimeError:  # the store's host is gone or frozen: the guard goes on
             self._store = None
             return None
@@ -105,40 +95,28 @@ class FailureNotes:
         Not where this one ``waits`` for what all who have left have taken part in: it goes on to where they left,
         perhaps by an error of its own there.
         """
-        try:
-            if self._store is None or not self._store.check([f"{self._key}/bell"]):
-                return
-            note = self._read(self._store)
-            goes_on = waits and not in_step.is_left_behind(self._team, self._key, self._store)
-        except RuntimeError:  # the store's host is gone or frozen: the guard goes on
-            self._store = None
+        note, store = self.first(), self._store
+        if note is None or store is None or note.rank == self._team.rank:
             return
-        if note.rank != self._team.rank:
-            if note.kind == RanksDisagree.__name__:
-                raise RanksDisagree(note.text)
-            if goes_on and self._has_taken_part(note):
-                return
-            raise PeerFailed(f"Join: {note}. {note.advice(self._team.rank)} {REMEDY}")
+        if note.kind == RanksDisagree.__name__:
+            raise RanksDisagree(note.text)
+        if not (waits and self._all_have_taken_part(note, store)):
+            raise PeerFailed(
+                f"Join: {note}. It takes part in no further collective, so rank {self._team.rank} stops waiting for "
+                "it. Usual cause: an error in the training loop of that rank alone, such as a bad batch or too little "
+                f"memory. Look for the first error in that rank's log. {REMEDY}"
+            )
 
-    def _has_taken_part(self, note: Note) -> bool:
-        """Whether the rank that left has started all that this one has, perhaps something else: so not for ever."""
+    def _all_have_taken_part(self, note: Note, store: StoreWithDeadline) -> bool:
+        """Whether all that have left have started all that this one has, perhaps something else: so not for ever."""
         tally = self._team.tally
         if note.started < tally.started or (note.started == tally.started and note.label != tally.label):
+            return False
+        if in_step.is_left_behind(self._team, self._key, store):
             return False
         now = time.monotonic()
         self._met = now if self._met is None else self._met
         return now - self._met < detection_s()
-
-    # in the store; each may raise RuntimeError where its host is gone
-
-    def _read(self, store: StoreWithDeadline) -> Note:
-        return Note(**json.loads(store.get(f"{self._key}/note")))
-
-    def _write(self, note: Note) -> None:
-        assert self._store is not None
-        if self._store.add(f"{self._key}/writers", 1) == 1:
-            self._store.set(f"{self._key}/note", json.dumps(asdict(note)))
-            self._store.set(f"{self._key}/bell", "")
 
 
 _of_thread = threading.local()

@@ -44,10 +44,13 @@ def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:
 
 def is_left_behind(team: Team, session: str, store: StoreWithDeadline) -> bool:
     """Whether some rank has left the session before it started all that this one has: what this one waits for never
-    ends. RuntimeError where the store's host is gone.
+    ends. Where the store's host is gone nobody knows better.
     """
     started = record_of(team).started
-    return any(store.check([key]) and int(store.get(key)) < started for key in _keys(session, team))
+    try:
+        return any(store.check([key]) and int(store.get(key)) < started for key in _keys(session, team))
+    except RuntimeError:
+        return True
 
 
 def make_sure(team: Team) -> None:

@@ -64,11 +64,11 @@ def test_what_a_store_answers_or_raises_is_handed_on(limit_s):
     store = StoreWithDeadline(dist.HashStore(), limit_s)
     store.set("key", "7")
     assert (store.get("key"), store.check(["key", "other"])) == (b"7", False)
-    assert (store.add("sum", 2), store.add("sum", 3)) == (2, 5)
+    assert [store.compare_set("first", "", word) for word in "ab"] == [b"a", b"a"]
     store.delete_key("key")
     assert not store.check(["key"])
     with pytest.raises(TypeError):
-        store.add("sum", "many")
+        store.set("key", 8)
 
 
 def test_a_connection_of_its_own_is_answered_while_the_program_waits_in_the_store():

@@ -125,7 +125,7 @@ def test_an_error_whose_text_cannot_be_made_is_told_all_the_same():
 class Lost:
     """A store whose host is gone."""
 
-    def add(self, *_):
+    def compare_set(self, *_):
         raise RuntimeError("Broken pipe")
 
     def check(self, *_):

@@ -141,7 +141,7 @@ def the_last_one_goes_on_behind_what_others_are_in() -> None:
 @defect("JOIN-023")
 def a_rank_that_left_is_not_waited_for_where_it_has_taken_part() -> None:
     """Whoever waits when another rank leaves a context by an error fails, though what it waits for comes."""
-    edit("if goes_on and self._has_taken_part(note):", "if False:")
+    edit("if not (waits and self._all_have_taken_part(note, store)):", "if True:")
 
 
 @defect("JOIN-024")
@@ -296,7 +296,7 @@ def behind_a_failed_context_hooks_go_on() -> None:
 @defect("JOIN-024", worlds=(3,))
 def who_has_left_later_and_further_behind_is_not_looked_at() -> None:
     """Where the rank that has failed first took part in a collective, its peers wait for it, though another has not."""
-    edit("waits and not in_step.is_left_behind(self._team, self._key, self._store)", "waits", within="watch")
+    edit("if in_step.is_left_behind(self._team, self._key, store):", "if False:")
 
 
 @defect("JOIN-024")
