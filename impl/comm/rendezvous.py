@@ -59,9 +59,8 @@ class Rendezvous:
         self.store_port = stores.port_of(store)
         #: empty until it is known
         self.token = ""
-        self._store: dist.Store | None = store  # None once it is lost, or all are met
+        self._store: dist.Store | None = store  # None once it is lost, all are met, or this process ends
         self._has_lost_store = False
-        self._has_left = False
         self._asking = threading.Lock()  # held while the store is asked
         self._unanswered_s = 0.0  # the question at hand, while this process ran
         self._passed_s = 0.0  # since the last look, while this process ran
@@ -76,7 +75,7 @@ class Rendezvous:
 
     @property
     def is_over(self) -> bool:
-        """Whether all are met, or the store is lost: nothing is asked any more."""
+        """Whether nothing is asked any more."""
         return self._store is None
 
     def publish(self, store: dist.Store, address: Address) -> None:
@@ -116,18 +115,17 @@ class Rendezvous:
 
         An answer that came when the interpreter is gone would end the process by force (signal 6), so it is awaited.
         """
-        self._has_left = True
         if self._asking.acquire(timeout=_LAST_ANSWER_S):
+            store, self._store = self._store, None
             with suppress(RuntimeError):  # the store's host is gone
-                if loss is not None and self._store is not None:
-                    self._store.set(f"heartbeats/{self._rank}", json.dumps({"loss": loss.as_json()}))
+                if loss is not None and store is not None:
+                    store.set(f"heartbeats/{self._rank}", json.dumps({"loss": loss.as_json()}))
             self._asking.release()
 
     def _asked(self, missing: Collection[int], passed_s: float) -> dict[int, Loss | Address]:
         """By rank that has left anything in the store: how it has ended, or where it listens."""
         store = self._store
-        assert store is not None
-        if self._has_left:
+        if store is None:
             return {}
         self._signs += 1
         store.set(f"heartbeats/{self._rank}/alive", str(self._signs))
