@@ -6,7 +6,6 @@ connection is the end of a process: the kernel closes it for one that is killed.
 cut off, says nothing any more. Whoever notices an end tells all others, from connection to connection.
 
     hello     token, rank, process              first line of each side; without the token nothing else is read
-    again     of a side that has waited for hello for too long: it will call anew
     at        what this rank does               the sign of life
     loss      a rank's end, its own included    passed on, once
     affected  a rank that fails because of another one has; passed on, once
@@ -47,16 +46,16 @@ _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in th
 _LONGEST_LINE = 32768  # a loss holds a text of 500 characters, of up to twelve bytes each
 _CONNECT_S = 1.0
 _FIRST_CALL_S = 0.05
-_HELLO_S = 5.0
+_HELLO_S = 5.0  # who has called says it at once
 
 
 class Peer:
     """One connection. ``rank`` is None until the other side has said hello with the right token."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, called: int | None) -> None:
         self.connection = connection
         self.rank: int | None = None
-        self.called: int | None = None  # the rank that was called, on the side that called
+        self.called = called  # the rank that was called, on the side that called
         self.process: Process  # of the other side, once its rank is known
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
@@ -97,7 +96,6 @@ class Heartbeats:
         self._process = Process.own()
         self._rendezvous = rendezvous.Rendezvous(rank, self._process, store, detection_s)
         self._expected = neighbours(rank, size)
-        self._to_call = {r for r in self._expected if r < rank}  # the higher rank calls the lower one
         self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
         self._peers: list[Peer] = []
         self._listening: frozenset[int] = frozenset()  # seen in the store, at the last look
@@ -230,10 +228,7 @@ class Heartbeats:
 
     def _judge(self, peer: Peer) -> None:
         if peer.rank is None:
-            if peer.silent_s > _HELLO_S:
-                if peer.called is not None:
-                    peer.send({"again": self.rank})  # else its end would be taken for this process's
-                    self._to_call.add(peer.called)
+            if peer.silent_s > _HELLO_S and peer.called is None:
                 self._drop(peer)
             return
         if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank):
@@ -265,13 +260,14 @@ class Heartbeats:
     # -- connections
 
     def _call(self) -> None:
-        """Look after the peers that are not met yet: call those that are this rank's to call."""
+        """Look after the peers that are not met yet; the higher rank calls the lower one."""
         ended, listening = self._rendezvous.look(self.missing)
         self._listening = frozenset(listening)
         for loss in ended:
             self._learn(loss)
+        called = {peer.called for peer in self._peers}
         for rank, address in listening.items():
-            if rank in self._to_call:
+            if rank < self.rank and rank not in called:
                 self._call_one(rank, address)
         if not self.missing:
             self._rendezvous.end()
@@ -281,21 +277,18 @@ class Heartbeats:
             connection = socket.create_connection(address, self._connect_s)
         except OSError:
             return
-        self._to_call.discard(rank)
-        peer = self._take(connection)
-        peer.called = rank
-        self._greet(peer)
+        self._greet(self._take(connection, rank))
 
     def _accept(self) -> None:
         try:
-            self._take(self._listener.accept()[0])
+            self._take(self._listener.accept()[0], None)
         except OSError:  # no descriptor is free, say: the caller stays in the queue, and keeps its connection readable
             time.sleep(self._beat_s / _LOOKS_IN_A_BEAT)
 
-    def _take(self, connection: socket.socket) -> Peer:
+    def _take(self, connection: socket.socket, called: int | None) -> Peer:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = Peer(connection)
+        peer = Peer(connection, called)
         with self._lock:
             if self._left:
                 connection.close()
@@ -326,8 +319,6 @@ class Heartbeats:
     def _understand(self, peer: Peer, said: dict[str, Any]) -> None:
         if peer.rank is None:
             self._admit(peer, said)
-        elif "again" in said:
-            peer.rank = None
         elif "at" in said:
             peer.doing = said["at"]
         elif "loss" in said:

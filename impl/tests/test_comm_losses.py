@@ -58,28 +58,31 @@ def test_one_that_left_in_good_order_is_missed_once_another_has_failed_for_want_
     assert left.interrupting((0, 1), GRACE_S) == []
 
 
-def late_to_answer(rank, _world):
-    """Rank 0 does not come to answer rank 1's call before that calls anew; whether each has lost the other."""
+def late(rank, _world, who):
+    """Rank 0 comes late to answer a call, or rank 1 to its own greeting: whether the other is lost, and the calls."""
     heartbeats._HELLO_S = 0.3
-    right, calls = heartbeats.Heartbeats._accept, []
+    name, calls = ("_accept", "_greet")[who], []
+    right = getattr(heartbeats.Heartbeats, name)
 
-    def accept(beats):
+    def slow(*args):
         calls.append(1)
         time.sleep(1.0 if len(calls) == 1 else 0.0)
-        right(beats)
+        right(*args)
 
-    if rank == 0:
-        heartbeats.Heartbeats._accept = accept
+    if rank == who:
+        setattr(heartbeats.Heartbeats, name, slow)
     beats = Team.of().guard._beats
     while beats.missing:
         time.sleep(0.01)
     time.sleep(2)
-    return beats.losses.has(1 - rank), rank > 0 or len(calls) > 1
+    return beats.losses.has(1 - rank), len(calls)
 
 
 @pytest.mark.slow
-def test_a_call_that_was_given_up_is_not_taken_for_the_end_of_who_called():
-    assert run_on_ranks(late_to_answer, 2) == [(False, True)] * 2
+@pytest.mark.parametrize("who", [0, 1])
+def test_who_is_late_to_answer_is_called_once_and_who_is_late_to_greet_calls_anew(who):
+    calls = [(1, 0), (0, 2)][who]
+    assert run_on_ranks(late, 2, who) == [(False, each) for each in calls]
 
 
 def two_threads_begin(rank, _world):
@@ -161,7 +164,7 @@ def test_the_longest_text_of_a_loss_may_come_in_pieces():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        peer = heartbeats.Peer(ours)
+        peer = heartbeats.Peer(ours, None)
         theirs.sendall(line[:-1])
         assert peer.lines() == []
         theirs.sendall(line[-1:] + b"\n")
@@ -199,9 +202,7 @@ def test_a_process_sees_itself():
 def not_met(store):
     """The beats of rank 0 of two, whose peer on another host has left its address, where nobody answers."""
     store.set("heartbeats/1", json.dumps(["192.0.2.1", 1, "far", "another machine", 7]))
-    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
-    beats._to_call.clear()
-    return beats
+    return heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
 
 
 def look(beats, seconds):
