@@ -16,7 +16,7 @@ from ..comm.guard import REMEDY, store_with_deadline
 from ..comm.ranks import Team
 from ..comm.store import StoreWithDeadline
 from ..errors import PeerFailed
-from .group_record import GroupRecord, record_of
+from .group_record import record_of
 
 _LONGEST_WAIT = timedelta(minutes=5)
 _LOOK_EVERY_S = 0.05
@@ -37,9 +37,13 @@ def tell(team: Team, session: str, store: StoreWithDeadline | None) -> None:
     """This rank leaves a session, in whatever way: tell how many collectives it has started. ``session``: its key."""
     record = record_of(team)
     record.left = session
-    if store is not None:
-        with suppress(RuntimeError):  # its host is gone: the collectives will fail by themselves, or need no store
-            _publish(store, record, team)
+    if store is None:
+        return
+    record.published.append(_keys(session, team)[team.rank])
+    with suppress(RuntimeError):  # its host is gone: the collectives will fail by themselves, or need no store
+        store.set(record.published[-1], str(record.started))
+        if len(record.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
+            store.delete_key(record.published.pop(0))
 
 
 def is_left_behind(team: Team, session: str, store: StoreWithDeadline) -> bool:
@@ -65,10 +69,8 @@ def make_sure(team: Team) -> None:
     store = None if team.tally.doubt is None else store_with_deadline(team.group)
     if store is None:
         return
-    record = record_of(team)
-    keys = _keys(record.left, team)
+    keys = _keys(record_of(team).left, team)
     try:
-        _publish(store, record, team)
         late = _wait_for(store, keys, team)
         by_rank = [] if late else [int(store.get(key)) for key in keys]
     except PeerFailed:
@@ -106,12 +108,3 @@ def _wait_for(store: StoreWithDeadline, keys: Sequence[str], team: Team) -> list
             team.guard()
         time.sleep(_LOOK_EVERY_S)
     return late
-
-
-def _publish(store: StoreWithDeadline, record: GroupRecord, team: Team) -> None:
-    key = _keys(record.left, team)[team.rank]
-    store.set(key, str(record.started))
-    if key not in record.published:
-        record.published.append(key)
-    if len(record.published) > 2:  # a session ends for all ranks together: nobody waits in the one before the last
-        store.delete_key(record.published.pop(0))

@@ -80,8 +80,8 @@ def a_peer_that_failed_before_is_not_named() -> None:
 def messages_between_two_ranks_are_compared() -> None:
     """After a failure the backend's own numbers are compared, which count messages between two ranks as well."""
     edit(
-        "store.set(key, str(record.started))",
-        "store.set(key, str(dist.group.WORLD._get_sequence_number_for_group()))",
+        "str(record.started))",
+        "str(team.group._get_sequence_number_for_group()))",
     )
 
 
