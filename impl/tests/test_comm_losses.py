@@ -60,13 +60,13 @@ def test_one_that_left_in_good_order_is_missed_once_another_has_failed_for_want_
 
 def late(rank, _world, who):
     """Rank 0 comes late to answer a call, or rank 1 to its own greeting: whether the other is lost, and the calls."""
-    heartbeats._HELLO_S = 0.3
+    heartbeats._HELLO_S = 0.7
     name, calls = ("_accept", "_greet")[who], []
     right = getattr(heartbeats.Heartbeats, name)
 
     def slow(*args):
         calls.append(1)
-        time.sleep(1.0 if len(calls) == 1 else 0.0)
+        time.sleep(1.5 if len(calls) == 1 else 0.0)
         right(*args)
 
     if rank == who:
