@@ -287,7 +287,7 @@ def alone(segments, place):
 
 WAYS = {
     "one model": Way((Death(3, 2), Death(1, 4))),
-    "one is a step behind": Way((Death(3, 2),), behind=1),
+    "one is a step behind": Way((Death(0, 2),), behind=2),
     "one is behind in what hooks count": Way((Death(3, 2),), behind=1, early=True, hooked=True, joined=False),
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=1),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),

@@ -270,12 +270,6 @@ def plain_contexts_inside_others_count_as_by_themselves() -> None:
 
 
 @defect("JOIN-040")
-def messages_of_plain_contexts_are_longer() -> None:
-    """A message of a plain context is no answer to one of the context around, in which a rank has run out."""
-    edit('("a plain joinable",), ((),)', '("a plain joinable",) * 24, ((),) * 24')
-
-
-@defect("JOIN-040")
 def messages_of_contexts_inside_each_other_differ_in_length() -> None:
     """Messages are as long as their own context asks for, also where they may meet those of another one."""
     edit("if len(blocks) > 1:", "if False:")
@@ -285,6 +279,12 @@ def messages_of_contexts_inside_each_other_differ_in_length() -> None:
 def in_an_inner_context_no_other_failures_are_heard_of() -> None:
     """A rank waits in an inner context for a peer that has failed in the outer one."""
     edit("for notes in (self._notes, *self._around):", "for notes in (self._notes,):")
+
+
+@defect("JOIN-024")
+def in_the_innermost_of_three_contexts_the_outermost_is_not_heard_of() -> None:
+    """A rank waits in the innermost context for a peer that has failed in the outermost one."""
+    edit("tuple(self._entered)", "tuple(self._entered[-1:])", within="SessionFailures.begin")
 
 
 @defect("JOIN-024")

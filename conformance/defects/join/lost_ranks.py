@@ -90,6 +90,12 @@ def the_state_of_the_lowest_rank_is_that_of_all() -> None:
 
 
 @defect("JOIN-057", worlds=(4,))
+def the_source_is_looked_for_among_all_ranks() -> None:
+    """Behind the loss of a rank before it, another one's state is taken for the source's."""
+    edit('plan["ranks"].index(plan["source"])', 'plan["source"] % len(plan["ranks"])')
+
+
+@defect("JOIN-057", worlds=(4,))
 def survivors_count_as_the_furthest_hook() -> None:
     """An iteration that is made again is counted twice by hooks that count."""
     edit("counted = [min(each) for each in zip(", "counted = [max(each) for each in zip(")
