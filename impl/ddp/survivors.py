@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from ..comm import store as stores
 from ..comm.collectives import broadcast_coalesced, broadcast_object, each_once
 from ..comm.guard import DETECTION, Guard, guard_of
 from ..comm.local_groups import new_local_group
@@ -101,8 +100,8 @@ def regroup(
     model.reducer.restore_full_values()  # between a forward in mixed precision and its backward, say
     if team.size == 1:  # left alone before, and failed by itself
         return Survivors(team.group, tuple(team.global_ranks()), steps, team.global_rank(team.rank))
-    guard, store = guard_of(team.group), stores.shared_by(team.group)
-    if guard is None or store is None:
+    guard = guard_of(team.group)
+    if guard is None:
         raise RuntimeError(f"regroup: nobody knows which ranks are left, as the failure guard is off ({DETECTION}=0).")
     record = record_of(team)
     report: dict[str, Any] = {"steps": steps, "counted": [state.iter for state in _that_count(model)]}
@@ -112,7 +111,7 @@ def regroup(
     key = f"{record.token}/survivors/{record.regroups}"  # several models may share a group
     try:
         for attempt in itertools.count():  # one more for each rank that is lost meanwhile
-            meeting = _Meeting(team, guard, store, f"{key}/{attempt}")
+            meeting = _Meeting(team, guard, f"{key}/{attempt}")
             plan = meeting.agree(report, time.monotonic() + limit_s)
             try:
                 _refuse(plan, team)
@@ -330,10 +329,10 @@ def _mirror_of(optimizer: torch.optim.Optimizer, team: Team) -> ShardMirror | No
 class _Meeting:
     """The ranks that are left decide in the store what they do; there, all see the same decision."""
 
-    def __init__(self, team: Team, guard: Guard, store: dist.Store, key: str) -> None:
+    def __init__(self, team: Team, guard: Guard, key: str) -> None:
         self._team = team
         self._guard = guard
-        self._store = store
+        self._store = guard.store
         self._key = key
 
     def agree(self, report: dict[str, Any], end: float) -> dict[str, Any]:
