@@ -26,31 +26,32 @@ _NEW = object(), 0  # what is noted of a setting that was not there
 
 
 class GroupCounts:
-    """By group, which settings the local optimizer has written in the last step."""
+    """By group of a local optimizer, which settings it has written in the last step."""
 
-    def __init__(self, written: Sequence[frozenset[str]] = ()) -> None:
+    def __init__(self, optim: torch.optim.Optimizer, written: Sequence[frozenset[str]]) -> None:
+        self._optim = optim
         self.written = tuple(written)
 
-    def look(self, begun: Sequence[Noted], groups: Sequence[Group]) -> None:
+    def look(self, begun: Sequence[Noted]) -> None:
         """A step has ended that ``begun`` with the settings noted then. What has changed inside a container does not
         show."""
         self.written = tuple(
             frozenset(key for key in group.keys() - {"params"} if not _is_still(group[key], *before.get(key, _NEW)))
-            for before, group in zip(begun, groups, strict=False)
+            for before, group in zip(begun, self._optim.param_groups, strict=False)
         )
 
-    def to_tell(self, groups: Sequence[Group]) -> Told:
+    def to_tell(self) -> Told:
         """The counts of the groups of which this rank owns something."""
-        by_group = enumerate(zip(groups, self.written, strict=False))
+        by_group = enumerate(zip(self._optim.param_groups, self.written, strict=False))
         return {
             ~place: {key: group[key] for key in written & group.keys()}
             for place, (group, written) in by_group if group["params"] and written
         }  # fmt: skip
 
-    def to_follow(self, groups: Sequence[Group]) -> list[list[str]]:
+    def to_follow(self) -> list[list[str]]:
         """By group, the settings in which joined ranks follow this one: all where it owns something of the group, else
         what its local optimizer has written."""
-        by_group = zip(groups, self.written, strict=False)
+        by_group = zip(self._optim.param_groups, self.written, strict=False)
         return [sorted(group.keys() - {"params"} if group["params"] else written) for group, written in by_group]
 
     def keep(self, own: Sequence[Group], received: Sequence[Group], to_follow: Sequence[Sequence[str]]) -> None:

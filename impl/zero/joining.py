@@ -104,7 +104,7 @@ class Joining:
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
         if absent:
-            parameters, to_follow = self._shard.parameters(), self._shard.to_follow()
+            parameters, to_follow = self._shard.parameters(), self._shard.counts.to_follow()
             settings = by_place(settings, parameters)
             (given,) = by_place([arguments], parameters)
             dense = dense_gradients(self._shard.owned_by(*absent))
@@ -205,7 +205,7 @@ class Joining:
         if not self._absent_ranks(session):
             return
         settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        told = GroupSettings(settings, self._shard.sent, self._shard.to_follow())
+        told = GroupSettings(settings, self._shard.sent, self._shard.counts.to_follow())
         received, _ = self._channel.exchange(told, {}, session.source, session.watch)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent, received.to_follow)

@@ -60,7 +60,7 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        told = snapshot(by_place(known, shard.parameters())), shard.sent, shard.to_follow()
+        told = snapshot(by_place(known, shard.parameters())), shard.sent, shard.counts.to_follow()
         settings, sent, to_follow = broadcast_object(team, told, source, shard.device, "mirror: settings")
         content = copies.content(step, lost)
         self._add_counts(team, content, settings, to_follow)

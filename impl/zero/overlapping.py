@@ -150,7 +150,7 @@ class Overlap:
             with shown_gradients([(parameter, gradients.get(parameter)) for parameter in self._owned]):
                 step_of(optim)
         finally:
-            self.shard.counts.look(begun, optim.param_groups)
+            self.shard.counts.look(begun)
 
     @contextmanager
     def _shown(self, parameters: Iterable[torch.Tensor]) -> Iterator[None]:

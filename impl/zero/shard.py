@@ -59,6 +59,8 @@ class Shard:
         self.device = parameters[0].device
         #: the ordinary optimizer over this rank's own parameters; in overlap mode it comes with the owners
         self.optim: torch.optim.Optimizer
+        #: what it has counted in its groups
+        self.counts: GroupCounts
         # the ids of the hooks that it has given itself
         self._own_hooks: frozenset[int] = frozenset()
         #: what builds it, and from which settings beside those of the groups
@@ -75,8 +77,6 @@ class Shard:
         #: every parameter's state after consolidation on its target, else None; and how many steps ago that was
         self.consolidated: checkpoint.States | None = None
         self.steps_since_consolidation = 0
-        #: what the local optimizer has counted in its groups
-        self.counts = GroupCounts()
         #: copies of the shard here and on another rank; None unless they were asked for
         self.copies: Copies | None = None
 
@@ -113,6 +113,7 @@ class Shard:
         """Make the local optimizer over what this rank owns now."""
         former = vars(self).get("optim")
         self.optim = self._make(self.local_groups(self.team.rank))
+        self.counts = GroupCounts(self.optim, () if former is None else self.counts.written)
         self._own_hooks = keep_hooks(former, self.optim, self._own_hooks)
         self._show_settings_of(self.optim)
         self.exposed.state = self.optim.state
@@ -165,7 +166,7 @@ class Shard:
             with nullcontext() if given or self._memory.shared else small_ones_at_once(self.optim):
                 loss = step_of(self.optim, **given, **kwargs)
         finally:
-            self.counts.look(before, self.optim.param_groups)
+            self.counts.look(before)
             self.show_changes()
         if closure is not None:
             self.look_at_trainability()
@@ -285,7 +286,7 @@ class Shard:
     def consolidate(self, to: GroupRank) -> None:
         """Gather all states on rank ``to``, and what is counted in groups of which it owns nothing."""
         self.consolidated = None  # frees the last one before the next is gathered
-        mine = self.states() | self.counts.to_tell(self.optim.param_groups)
+        mine = self.states() | self.counts.to_tell()
         gathered = checkpoint.gather_states(self.team, mine, to, self.device)
         if gathered is not None:
             self._take_over_counts(gathered, self.exposed.param_groups)
@@ -297,10 +298,6 @@ class Shard:
         for place, counts in taken_out(told).items():
             if not self.optim.param_groups[place]["params"]:
                 groups[place].update(counts)
-
-    def to_follow(self) -> list[list[str]]:
-        """By group, the settings in which joined ranks follow this one in any case."""
-        return self.counts.to_follow(self.optim.param_groups)
 
     def states(self) -> checkpoint.States:
         """The states that this rank holds, by global index, after what the program has changed.
@@ -376,7 +373,7 @@ class Shard:
         outside the new group held are lost, with a warning on the new owner.
         """
         mine, settings = self.states(), settings_of(self.exposed.param_groups)
-        counts = self.counts.to_tell(self.optim.param_groups)
+        counts = self.counts.to_tell()
         held = checkpoint.handed_over(team, mine, plan.owners, self.device, counts)
         self._take_over_counts(held, settings)
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
@@ -419,7 +416,7 @@ class Shard:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
         held = copy.deepcopy(other.states(), memo)
         self._go_on_with(other.team, other.plan, held, settings_of(self.exposed.param_groups), other._counters())
-        self.counts = GroupCounts(other.counts.written)
+        self.counts.written = other.counts.written
 
     # --- copies of the shard on another rank
 
@@ -433,7 +430,7 @@ class Shard:
         states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
-        content |= self.counts.to_tell(self.optim.param_groups)
+        content |= self.counts.to_tell()
         copies.exchange(content, self._counters(), step, self.device, watch)
 
     def restore(self, team: Team, kept: Content, settings: Sequence[Group], counters: Counters) -> None:

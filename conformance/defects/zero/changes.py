@@ -125,7 +125,7 @@ def counts_of_who_owns_nothing_hide_those_of_owners() -> None:
 @defect("HOOK-018", "HOOK-047")
 def overlapped_steps_count_in_no_group() -> None:
     """What an optimizer writes in its groups in an overlapped step is not known for its own."""
-    edit("self.shard.counts.look(begun, optim.param_groups)", "pass")
+    edit("self.shard.counts.look(begun)", "pass")
 
 
 @defect("HOOK-018", "HOOK-047")
@@ -137,7 +137,7 @@ def joined_ranks_of_an_overlapped_step_take_the_counts_of_a_rank_that_owns_nothi
 @defect("ZERO-016", "ZERO-022")
 def what_is_counted_beside_a_closure_is_not_known() -> None:
     """After steps with closures nobody knows what the optimizer has written in its groups."""
-    look = "self.counts.look(before, self.optim.param_groups)"
+    look = "self.counts.look(before)"
     edit(look, f"given or {look}")
 
 
@@ -169,7 +169,7 @@ def counts_in_tensors_are_not_known() -> None:
 @defect("ZERO-008")
 def copies_know_of_no_counts() -> None:
     """A copy does not know what the local optimizer has written in its groups, until it is stepped."""
-    edit("    self.counts = GroupCounts(other.counts.written)\n", "", within="Shard.become")
+    edit("    self.counts.written = other.counts.written\n", "", within="Shard.become")
 
 
 @defect("ZERO-022")
