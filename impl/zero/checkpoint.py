@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -69,20 +68,13 @@ def _nothing() -> torch.Tensor:
     return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
-def handed_over(
-    team: Team,
-    mine: States,
-    owners: Sequence[int],
-    device: torch.device,
-    for_all: Mapping[int, Any] = MappingProxyType({}),
-) -> States:
-    """The states of what this rank owns from now on, by index. Each state goes from its holder to its owner only.
-
-    ``for_all``: what each rank tells all others beside them.
-    """
-    leaving: list[States] = [snapshot(dict(for_all)) for _ in team.members]
-    for index, state in mine.items():
-        leaving[owners[index]][index] = state if owners[index] == team.rank else snapshot(state)
+def handed_over(team: Team, mine: States, owners: Sequence[int], device: torch.device) -> States:
+    """The states of what this rank owns from now on, by index. Each state goes from its holder to its owner only; what
+    is counted in groups (negative keys) goes to all."""
+    leaving: list[States] = [{} for _ in team.members]
+    for key, value in mine.items():
+        for rank in team.members if key < 0 else [owners[key]]:
+            leaving[rank][key] = value if rank == team.rank else snapshot(value)
     held: States = {}
     for part in all_to_all_object(team, leaving, device, "zero: states on the move"):
         held.update(part)

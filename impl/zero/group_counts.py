@@ -32,6 +32,11 @@ class GroupCounts:
         self._optim = optim
         self.written = tuple(written)
 
+    @property
+    def owned(self) -> list[bool]:
+        """Of which groups this rank owns something, so that it has their counts."""
+        return [bool(group["params"]) for group in self._optim.param_groups]
+
     def look(self, begun: Sequence[Noted]) -> None:
         """A step has ended that ``begun`` with the settings noted then. What has changed inside a container does not
         show."""
@@ -65,9 +70,13 @@ def noted(groups: Iterable[Group]) -> list[Noted]:
     return [{key: (value, _changes_in(value)) for key, value in group.items()} for group in groups]
 
 
-def taken_out(told: Told) -> dict[int, Group]:
-    """The counts among what was told, by the group's place. What is kept by parameter is left there."""
-    return {~key: told.pop(key) for key in [key for key in told if key < 0]}
+def take_told(told: Told, settings: Sequence[Group], owned: Sequence[bool]) -> None:
+    """Put the counts among what was told into the settings of a rank that has ``owned`` something of some groups only.
+    What is kept by parameter is left there."""
+    for key in [key for key in told if key < 0]:
+        counts = told.pop(key)
+        if not owned[~key]:
+            settings[~key].update(counts)
 
 
 def _is_still(value: Any, former: Any, changes: int) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from ..comm.collectives import all_gather_object, broadcast_object
+from ..comm.collectives import broadcast_object
 from ..comm.optimizer_states import by_place
 from ..comm.ranks import GroupRank, Team
 from .checkpoint import snapshot
-from .copies import Content, Copies
-from .group_counts import taken_out
-from .groups import Group, settings_of
+from .copies import Copies
+from .groups import settings_of
 from .publisher import Publisher
 from .shard import Shard
 
@@ -60,24 +59,12 @@ class Mirror:
         """
         shard, copies = self._shard, self._copies
         known = copies.settings_after(step) or settings_of(shard.exposed.param_groups)
-        told = snapshot(by_place(known, shard.parameters())), shard.sent, shard.counts.to_follow()
-        settings, sent, to_follow = broadcast_object(team, told, source, shard.device, "mirror: settings")
-        content = copies.content(step, lost)
-        self._add_counts(team, content, settings, to_follow)
-        shard.restore(team, content, settings, copies.counters_after(step))
+        told = snapshot(by_place(known, shard.parameters())), shard.counts.owned, shard.sent
+        settings, owned, sent = broadcast_object(team, told, source, shard.device, "mirror: settings")
+        shard.restore(team, copies.content(step, lost), settings, owned, copies.counters_after(step))
         shard.take_settings(settings, sent)
         self._publisher.publish()
         self._begin(step)
-
-    def _add_counts(
-        self, team: Team, content: Content, settings: list[Group], to_follow: Sequence[Collection[str]]
-    ) -> None:
-        """Take the counts in groups out of the content; all that the source is not to be followed in counts."""
-        own_counts = taken_out(content)
-        for told in all_gather_object(team, own_counts, self._shard.device, "mirror: counts in groups"):
-            for place, counts in told.items():
-                of_source = to_follow[place] if place < len(to_follow) else ()
-                settings[place].update({key: value for key, value in counts.items() if key not in of_source})
 
     def all_restored(self) -> None:
         """All ranks of the new team have gone back: the copies of before are not needed any more."""

@@ -29,7 +29,7 @@ from . import checkpoint
 from .arguments import check_shardable
 from .at_once import small_ones_at_once
 from .copies import Content, Copies
-from .group_counts import GroupCounts, Noted, noted, taken_out
+from .group_counts import GroupCounts, Noted, noted, take_told
 from .groups import Group, copy_settings, restricted, settings_of, take_settings
 from .memory import Memory
 from .partition import ShardPlan
@@ -289,15 +289,9 @@ class Shard:
         mine = self.states() | self.counts.to_tell()
         gathered = checkpoint.gather_states(self.team, mine, to, self.device)
         if gathered is not None:
-            self._take_over_counts(gathered, self.exposed.param_groups)
+            take_told(gathered, self.exposed.param_groups, self.counts.owned)
         self.consolidated = gathered
         self.steps_since_consolidation = 0
-
-    def _take_over_counts(self, told: checkpoint.States, groups: Sequence[Group]) -> None:
-        """Let groups of which this rank owns nothing have what their owners have counted; states are what is left."""
-        for place, counts in taken_out(told).items():
-            if not self.optim.param_groups[place]["params"]:
-                groups[place].update(counts)
 
     def states(self) -> checkpoint.States:
         """The states that this rank holds, by global index, after what the program has changed.
@@ -373,9 +367,8 @@ class Shard:
         outside the new group held are lost, with a warning on the new owner.
         """
         mine, settings = self.states(), settings_of(self.exposed.param_groups)
-        counts = self.counts.to_tell()
-        held = checkpoint.handed_over(team, mine, plan.owners, self.device, counts)
-        self._take_over_counts(held, settings)
+        held = checkpoint.handed_over(team, mine | self.counts.to_tell(), plan.owners, self.device)
+        take_told(held, settings, self.counts.owned)
         lost = [index for index in plan.owned_by(team.rank) if index not in held]
         if lost and (mine or held) and team is not self.team:  # within one group nothing is lost: those have none yet
             logger.warning("Nobody in the new process group holds the state of parameter(s) %s: they start anew.", lost)
@@ -433,15 +426,19 @@ class Shard:
         content |= self.counts.to_tell()
         copies.exchange(content, self._counters(), step, self.device, watch)
 
-    def restore(self, team: Team, kept: Content, settings: Sequence[Group], counters: Counters) -> None:
+    def restore(
+        self, team: Team, kept: Content, settings: Sequence[Group], owned: Sequence[bool], counters: Counters
+    ) -> None:
         """Share what the ranks of this team have kept, all of it together, as a state of before; call it on each.
 
+        ``settings``: those of a rank that ``owned`` something of some groups; the counts of the others come into them.
         Afterwards every owner has its parameters and their states; the parameters are still to be sent.
         """
         parameters = self.parameters()
         self._memory = Memory(parameters)
         plan = ShardPlan.greedy(numels_of(parameters), team.size, self._memory.first)
         held = checkpoint.handed_over(team, kept, plan.owners, self.device)
+        take_told(held, settings, owned)
         with torch.no_grad():
             for index, (value, _) in held.items():
                 parameters[index].copy_(value)

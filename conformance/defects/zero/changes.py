@@ -113,7 +113,7 @@ def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
 @defect("ZERO-016")
 def counts_in_groups_of_others_are_not_saved() -> None:
     """What owners have counted in a group is not told to a target that owns nothing of it."""
-    edit("groups[place].update(counts)", "pass")
+    edit("settings[~key].update(counts)", "pass")
 
 
 @defect("ZERO-016", worlds=(3,))
@@ -144,14 +144,13 @@ def what_is_counted_beside_a_closure_is_not_known() -> None:
 @defect("HOOK-018")
 def counts_in_groups_stay_where_owners_move() -> None:
     """A new owner that had nothing of a group is not told what has been counted there."""
-    edit("self.device, counts)\n", "self.device)\n", within="Shard.move_to")
+    edit("mine | self.counts.to_tell(), plan.owners", "mine, plan.owners", within="Shard.move_to")
 
 
 @defect("JOIN-057", worlds=(3,))
 def survivors_have_the_counts_of_one_of_them() -> None:
     """Who goes on without a rank has the counts in groups that the source of the settings has."""
-    edit("    self._add_counts(team, content, settings, to_follow)\n",
-         "    content = {key: each for key, each in content.items() if key >= 0}\n")  # fmt: skip
+    edit("    take_told(held, settings, owned)\n", "    take_told(held, settings, [True] * len(owned))\n")
 
 
 @defect("ZERO-022")
