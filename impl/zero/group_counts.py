@@ -2,7 +2,7 @@
 
 It may skip a group of which its rank owns nothing. So only a group's owners have its counts: they tell the target of a
 consolidation, new owners and survivors. A joined rank takes its settings from one live rank, the source; where that one
-owns nothing of a group and has written less in it, the joined rank's own counts stay.
+owns nothing of a group, the joined rank's own counts stay, but for those that the program has changed on the source.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _NEW = object(), 0  # what is noted of a setting that was not there
 
 
 class GroupCounts:
-    """By group of a local optimizer, which settings it has written in the last step."""
+    """By group of a local optimizer, which settings it has written in any of its steps."""
 
     def __init__(self, optim: torch.optim.Optimizer, written: Sequence[frozenset[str]]) -> None:
         self._optim = optim
         self.written = tuple(written)
+        self._ended: list[Noted] = []  # the settings as the last step has left them
 
     @property
     def owned(self) -> list[bool]:
@@ -40,10 +41,11 @@ class GroupCounts:
     def look(self, begun: Sequence[Noted]) -> None:
         """A step has ended that ``begun`` with the settings noted then. What has changed inside a container does not
         show."""
-        self.written = tuple(
-            frozenset(key for key in group.keys() - {"params"} if not _is_still(group[key], *before.get(key, _NEW)))
-            for before, group in zip(begun, self._optim.param_groups, strict=False)
-        )
+        groups = self._optim.param_groups
+        written = (*self.written, *[frozenset[str]()] * len(groups))
+        of_each = zip(written, begun, groups, strict=False)
+        self.written = tuple([former | _changed(before, group) for former, before, group in of_each])
+        self._ended = noted(groups)
 
     def to_tell(self) -> Told:
         """The counts of the groups of which this rank owns something."""
@@ -53,11 +55,14 @@ class GroupCounts:
             for place, (group, written) in by_group if group["params"] and written
         }  # fmt: skip
 
-    def to_follow(self) -> list[list[str]]:
+    def to_follow(self, shown: Sequence[Group]) -> list[list[str]]:
         """By group, the settings in which joined ranks follow this one: all where it owns something of the group, else
-        what its local optimizer has written."""
-        by_group = zip(self._optim.param_groups, self.written, strict=False)
-        return [sorted(group.keys() - {"params"} if group["params"] else written) for group, written in by_group]
+        those that differ in the ``shown`` ones from what the last step has left."""
+        ended = (*self._ended, *[Noted()] * len(shown))
+        by_group = zip(self.owned, ended, shown, strict=False)
+        return [
+            sorted(group.keys() - {"params"} if every else _changed(left, group)) for every, left, group in by_group
+        ]
 
     def keep(self, own: Sequence[Group], received: Sequence[Group], to_follow: Sequence[Sequence[str]]) -> None:
         """On a joined rank: put our own counts into the settings received, where their source is not to be followed."""
@@ -68,6 +73,11 @@ class GroupCounts:
 def noted(groups: Iterable[Group]) -> list[Noted]:
     """The settings as they are now, for ``GroupCounts.look``."""
     return [{key: (value, _changes_in(value)) for key, value in group.items()} for group in groups]
+
+
+def _changed(before: Noted, group: Group) -> set[str]:
+    """The settings of a group that are not what they were."""
+    return {key for key in group.keys() - {"params"} if not _is_still(group[key], *before.get(key, _NEW))}
 
 
 def take_told(told: Told, settings: Sequence[Group], owned: Sequence[bool]) -> None:

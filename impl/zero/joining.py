@@ -30,7 +30,7 @@ from ..join.hooks import BrokenOff, Joinable
 from ..join.session import Session
 from .checkpoint import snapshot
 from .group_settings import GroupSettings, SettingsChannel, dense_gradients, exchange_gradients, sparse_gradients
-from .groups import settings_of
+from .groups import Group, settings_of
 from .publisher import Publisher, forms_of
 from .shard import Shard, is_of_torch
 
@@ -76,7 +76,7 @@ class Joining:
     def step(self, session: Session, closure: Callable[[], Any] | None, arguments: dict[str, Any]) -> Any:
         """A step on a live rank, which has begun with the hooks before it."""
         zero = self._zero
-        settings = settings_of(self._shard.exposed.param_groups)
+        begun = self._settings()
         heard: tuple[Any, ...] = ()  # what the closure has returned
         if closure is None:
             session.announce(zero, STEP)
@@ -91,9 +91,9 @@ class Joining:
             heard = (None,)
 
             def evaluate(*args: Any, **kwargs: Any) -> Any:
-                nonlocal settings, heard
+                nonlocal begun, heard
                 value = sent(*args, **kwargs)
-                settings = settings_of(self._shard.exposed.param_groups)  # the closure may have changed them
+                begun = self._settings()  # the closure may have changed them
                 heard = (value,)
                 return value
 
@@ -104,7 +104,7 @@ class Joining:
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
         if absent:
-            parameters, to_follow = self._shard.parameters(), self._shard.counts.to_follow()
+            parameters, (settings, to_follow) = self._shard.parameters(), begun
             settings = by_place(settings, parameters)
             (given,) = by_place([arguments], parameters)
             dense = dense_gradients(self._shard.owned_by(*absent))
@@ -200,12 +200,17 @@ class Joining:
         session = None if self._session is None else self._session()
         return session is not None and session.live and self._zero._join_session is None
 
+    def _settings(self) -> tuple[list[Group], list[list[str]]]:
+        """The settings as they are now, and in which of them joined ranks follow this one in any case."""
+        shown = self._shard.exposed.param_groups
+        return settings_of(shown), self._shard.counts.to_follow(shown)
+
     def share_settings(self, session: Session) -> None:
         """Bring the live ranks' settings to those that have joined; for steps whose gradients arrive by themselves."""
         if not self._absent_ranks(session):
             return
-        settings = by_place(settings_of(self._shard.exposed.param_groups), self._shard.parameters())
-        told = GroupSettings(settings, self._shard.sent, self._shard.counts.to_follow())
+        settings, to_follow = self._settings()
+        told = GroupSettings(by_place(settings, self._shard.parameters()), self._shard.sent, to_follow)
         received, _ = self._channel.exchange(told, {}, session.source, session.watch)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent, received.to_follow)

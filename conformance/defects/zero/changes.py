@@ -110,6 +110,19 @@ def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
     edit("(ours - set(theirs)) & group.keys()", "ours & group.keys()")
 
 
+@defect("ZERO-016", "ZERO-022")
+def what_was_counted_before_the_last_step_is_not_known() -> None:
+    """What an optimizer writes in its groups in some of its steps only is not known for its own after the others."""
+    edit("former | _changed(before, group)", "frozenset(_changed(before, group))", within="GroupCounts.look")
+
+
+@defect("HOOK-018", "HOOK-047")
+def joined_ranks_follow_whatever_was_written_where_nothing_is_owned() -> None:
+    """A joined rank takes over what the source's local optimizer has written in groups of which it owns nothing."""
+    edit("zip(self.owned, ended, shown", "zip(self.owned, self.written, shown", within="to_follow")
+    edit("else _changed(left, group)", "else left", within="to_follow")
+
+
 @defect("ZERO-016")
 def counts_in_groups_of_others_are_not_saved() -> None:
     """What owners have counted in a group is not told to a target that owns nothing of it."""

@@ -110,7 +110,7 @@ def rates_in_tensors_of_closures_are_refused() -> None:
 def rates_of_closures_do_not_reach_joined_ranks() -> None:
     """Joined ranks are told the settings of before the closure was called."""
     edit(
-        "            settings = settings_of(self._shard.exposed.param_groups)  # the closure may have changed them\n",
+        "            begun = self._settings()  # the closure may have changed them\n",
         "",
     )
 
