@@ -296,9 +296,7 @@ class ZeroRedundancyOptimizer(torch.optim.Optimizer, Follower):
         finally:
             last.remove()
             first.remove()
-        self.shard.consolidated = None
-        if self.shard.copies is not None:
-            self.shard.copies.forget()
+        self.shard.forget()
 
     def keep_mirror(self, distance: int = 1) -> None:
         """Copy each rank's shard to another rank after every step from now on, so that ``regroup`` can go on without

@@ -148,9 +148,7 @@ class Shard:
         self.optim.add_param_group(mine)
         self.plan, self._memory, self._looked_at = plan, memory, self.by_group()
         copy_settings(self.optim.param_groups[-1:], self.exposed.param_groups[-1:])
-        self.consolidated = None
-        if self.copies is not None:
-            self.copies.forget()
+        self.forget()
         self.look_at_trainability()
 
     def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
@@ -236,6 +234,10 @@ class Shard:
         self.sent = tuple([sent.get(parameter, False) for parameter in now])
         self.trainable, self._looked_at = (), present
         self.optim.param_groups[:] = self.local_groups(self.team.rank)
+        self.forget()
+
+    def forget(self) -> None:
+        """What was consolidated or copied before is not what the ranks have any more."""
         self.consolidated = None
         if self.copies is not None:
             self.copies.forget()

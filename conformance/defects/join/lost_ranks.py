@@ -252,13 +252,13 @@ def a_store_in_a_file_is_none() -> None:
 @defect("JOIN-057", worlds=(3,))
 def added_groups_leave_the_copies() -> None:
     """After a group has been added who is left goes on from copies that know nothing of it."""
-    edit("    if self.copies is not None:\n        self.copies.forget()\n", "", within="Shard.extend")
+    edit("    self.forget()\n", "    self.consolidated = None\n", within="Shard.extend")
 
 
 @defect("JOIN-057", worlds=(3,))
 def loaded_states_leave_the_copies() -> None:
     """After a load who is left goes on from copies of the states of before."""
-    edit("    if self.shard.copies is not None:\n        self.shard.copies.forget()\n", "")
+    edit("self.shard.forget()", "self.shard.consolidated = None", within="load_state_dict")
 
 
 @defect("JOIN-057", worlds=(3,))

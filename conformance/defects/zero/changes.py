@@ -44,7 +44,7 @@ def target_keeps_an_earlier_consolidation() -> None:
 @defect("ZERO-015")
 def an_addition_leaves_what_was_consolidated() -> None:
     """After a group was added the state of before is saved, which lacks the new parameters."""
-    edit("    self.consolidated = None\n", "", within="Shard.extend")
+    edit("    self.forget()\n", "    self.copies and self.copies.forget()\n", within="Shard.extend")
 
 
 @defect("ZERO-015")

@@ -252,7 +252,7 @@ def saved_states_belong_to_places() -> None:
 @defect("ZERO-016")
 def consolidated_states_outlive_changes_of_groups() -> None:
     """A state that was consolidated before parameters changed places is shown for those that there are now."""
-    edit("    self.consolidated = None\n", "", within="look_at_parameters")
+    edit("    self.forget()\n", "    self.copies and self.copies.forget()\n", within="look_at_parameters")
 
 
 @defect("ZERO-017")
