@@ -379,16 +379,20 @@ def test_what_is_frozen_later_is_stepped_as_by_the_ordinary_optimizer(ranks, sce
     assert ranks(freeze_later, scenario) == [[None] * 6] * ranks.world
 
 
-def fail_at_a_step(ctx, schedule, catches):
-    """Rank 1 fails in its third step, and goes on if it ``catches`` that; the error that ends the block here."""
+def fail_at_a_step(ctx, schedule, catches, rule=None):
+    """Rank 1 fails in its third step, and goes on if it ``catches`` that; the error that ends the block here.
+
+    ``rule``: a setting; one that cannot be sent to joined ranks makes the second step fail.
+    """
     params = some_parameters(ctx)
     zero = ctx.subject.ZeroRedundancyOptimizer(params, Spilling, fails_at=3 if ctx.rank == 1 else 0)
+    zero.param_groups[0]["rule"] = rule and (lambda: rule)
 
     def train():
         with ctx.subject.Join([zero]):
             for iteration in range(schedule[ctx.rank]):
                 give(params, iteration)
-                with contextlib.suppress(*[LookupError] * catches):
+                with contextlib.suppress(*[LookupError, TypeError] * catches):
                     zero.step()
 
     return caught(train)
@@ -404,6 +408,8 @@ def test_a_rank_that_fails_in_the_body_at_its_own_step_is_reported_to_live_and_j
                 assert error.is_a(LookupError), error
             else:
                 assert_told(error, 1)
+    for error in ranks(fail_at_a_step, (1, 4, 1), True, "a rule", env={DETECTION: "60"}):
+        assert_told(error, 1)
 
 
 def fail_in_one_block(ctx):

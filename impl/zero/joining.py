@@ -103,18 +103,18 @@ class Joining:
         absent = self._absent_ranks(session)
         with self._noting_failure(shadowed=True):
             self._look_at_forms(session, absent)
-        if absent:
-            parameters, (settings, to_follow) = self._shard.parameters(), begun
-            settings = by_place(settings, parameters)
-            (given,) = by_place([arguments], parameters)
-            dense = dense_gradients(self._shard.owned_by(*absent))
-            # as far as it can travel; those of torch step alike with a closure and without one
-            heard = () if is_of_torch(self._shard.optim) else heard
-            known = tuple(snapshot(each) if isinstance(each, (torch.Tensor, Number)) else None for each in heard)
-            told = GroupSettings(settings, self._shard.sent, to_follow, given, self._members(), dense, known)
-            self._pass_on(told, absent, session)
-        self._publisher.publish(session.watch)
-        self._shard.keep_copy(session.watch)
+            if absent:
+                parameters, (settings, to_follow) = self._shard.parameters(), begun
+                settings = by_place(settings, parameters)
+                (given,) = by_place([arguments], parameters)
+                dense = dense_gradients(self._shard.owned_by(*absent))
+                # as far as it can travel; those of torch step alike with a closure and without one
+                heard = () if is_of_torch(self._shard.optim) else heard
+                known = tuple(snapshot(each) if isinstance(each, (torch.Tensor, Number)) else None for each in heard)
+                told = GroupSettings(settings, self._shard.sent, to_follow, given, self._members(), dense, known)
+                self._pass_on(told, absent, session)
+            self._publisher.publish(session.watch)
+            self._shard.keep_copy(session.watch)
         return loss
 
     @contextmanager

@@ -87,6 +87,13 @@ def joined_rank_does_not_receive() -> None:
     )
 
 
+@defect("JOIN-024", worlds=(3,))
+def a_setting_that_cannot_be_sent_breaks_nothing_off() -> None:
+    """The last rank with inputs goes on behind a step in which its peers wait for settings that cannot be pickled."""
+    caught = "    except BaseException as error:\n"
+    edit(caught, f"{caught}        if isinstance(error, TypeError):\n            raise\n", within="_noting_failure")
+
+
 @defect("ZERO-020", "ZERO-022")
 def joined_rank_does_not_step() -> None:
     """A joined rank sends its shard as it is, without stepping it."""
