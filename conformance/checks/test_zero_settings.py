@@ -121,14 +121,24 @@ def test_what_is_taken_out_of_a_group_does_not_come_back_with_a_step(ranks):
 # -- ZERO-020: settings in tensors
 
 
+class Listing(Drift):
+    """Goes by the length of a list in its groups, too."""
+
+    def step(self, closure=None, **keywords):
+        for group in self.param_groups:
+            group.setdefault("passed", []).append(group["count"])
+            group["count"] += len(group["passed"])
+        return super().step(closure, **keywords)
+
+
 def fade_in_tensors(ctx, jobs):
     """A user's optimizer that changes its rate in place, in a tensor: gaps and rates after a context and a step."""
     told = []
     for schedule in jobs:
         params = some_parameters(ctx)
         copies = [nn.Parameter(parameter.detach().clone()) for parameter in params]
-        zero = ctx.subject.ZeroRedundancyOptimizer(params, Drift, lr=torch.tensor(0.5), fade=0.5)
-        ordinary = Drift(copies, lr=torch.tensor(0.5), fade=0.5)
+        zero = ctx.subject.ZeroRedundancyOptimizer(params, Listing, lr=torch.tensor(0.5), fade=0.5)
+        ordinary = Listing(copies, lr=torch.tensor(0.5), fade=0.5)
         with ctx.subject.Join([zero]):
             train(zero, params, schedule[ctx.rank], give)
         train(ordinary, copies, max(schedule), give)

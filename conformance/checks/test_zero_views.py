@@ -112,10 +112,13 @@ LAYOUTS = (turned, spaced, turned_on_odd_ranks)
 
 
 def step_what_lies_otherwise(ctx, lay, views):
-    """The gaps after two steps of as many parameters as ranks: each is sent alone, and one of them is large."""
+    """The gaps after two steps of as many parameters as ranks: each is sent alone, and one of them is large.
+
+    With views of two more, so that some owner has several, of which not all lie in row order.
+    """
     gaps = []
     for name in NAMES:
-        parameters = some_parameters(ctx, max(1, ctx.world - 1))
+        parameters = some_parameters(ctx, max(1, ctx.world - 1) + 2 * views)
         parameters.append(nn.Parameter(models.integers(*LARGE, seed=9).to(ctx.device)))
         reference = Reference(parameters, name)
         for parameter in parameters:

@@ -110,6 +110,18 @@ def joined_rank_keeps_whatever_its_optimizer_writes() -> None:
     edit("(ours - set(theirs)) & group.keys()", "ours & group.keys()")
 
 
+@defect("ZERO-020")
+def joined_ranks_hear_of_lists_as_the_step_has_left_them() -> None:
+    """What an optimizer appends to a list in its groups is told to joined ranks, which append it once more."""
+    edit("return copied(value, _kept)", "return value")
+
+
+@defect("ZERO-033")
+def one_in_row_order_stands_for_all() -> None:
+    """Bucket views of an owner travel in place as soon as one of them lies in row order."""
+    edit("all(member.is_contiguous() for member in inside)", "any(member.is_contiguous() for member in inside)")
+
+
 @defect("ZERO-016", "ZERO-022")
 def what_was_counted_before_the_last_step_is_not_known() -> None:
     """What an optimizer writes in its groups in some of its steps only is not known for its own after the others."""
