@@ -80,9 +80,9 @@ class BufferSync:
         self.due_after_evaluation = False
         #: the user's; None means the broadcast from the source
         self.hook: _BufferCommHook | None = None
+        #: the buffers' dtypes and bytes as all ranks began with them
+        self._alike = list(map(size_of, managed_buffers(module, ignored).values()))
         self.look_up()
-        #: the buffers' dtypes and bytes when the ranks were last known to have equal ones
-        self._alike = list(map(size_of, self.tensors))
 
     def look_up(self) -> None:
         """Look the managed buffers up again: a module may have replaced them (DDP-084)."""
@@ -90,6 +90,8 @@ class BufferSync:
         self.named = managed_buffers(self.module, self._ignored)
         #: the same in order
         self.tensors = list(self.named.values())
+        #: the sizes of those that all ranks began with, if this rank has others now
+        self.formerly: Sizes | None = None if list(map(size_of, self.tensors)) == self._alike else self._alike
         self._as_of = registrations.count
         if self.in_forward and self.tensors:
             self._iteration.team.tally.buffers_travel = True
@@ -164,10 +166,6 @@ class BufferSync:
         else:
             self._broadcast()
 
-    def former_sizes(self) -> Sizes | None:
-        """Those of the buffers that all ranks began with, if this rank has others now."""
-        return None if list(map(size_of, self.tensors)) == self._alike else self._alike
-
     def _broadcast(self) -> None:
         iteration = self._iteration
         if not self.tensors and iteration.session is not None and iteration.session.shadowing:
@@ -178,8 +176,6 @@ class BufferSync:
             )
         watch, likely = iteration.watch(), iteration.likely_source()
         actual = None if iteration.session is None else iteration.source  # else what is likely is sure
-        # former_sizes, written out: every iteration comes here
-        formerly = None if list(map(size_of, self.tensors)) == self._alike else self._alike
         broadcast_coalesced(
-            iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual, formerly
+            iteration.team, self.tensors, likely, "buffers", self.chunk_bytes, watch, actual, self.formerly
         )

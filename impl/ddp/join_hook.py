@@ -105,9 +105,9 @@ class UnevenInputs:
         buffers.look_up()
         state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
         formerly: Sizes | None = None
-        if buffers.in_forward and (former := buffers.former_sizes()) is not None:
-            formerly = [*map(size_of, state), *former]
         if buffers.in_forward:
+            if buffers.formerly is not None:
+                formerly = [*map(size_of, state), *buffers.formerly]
             state += buffers.tensors
         watch = self.iteration.watch()
         broadcast_coalesced(team, state, source, "final model", buffers.chunk_bytes, watch, formerly=formerly)

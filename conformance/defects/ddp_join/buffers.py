@@ -102,4 +102,4 @@ def futures_outlast_the_block() -> None:
 @defect("DDP-080")
 def sizes_in_the_final_model_are_not_compared() -> None:
     """At the end of a block buffers are taken over without a look at their sizes."""
-    edit("formerly = [*map(size_of, state), *former]", "pass")
+    edit("formerly = [*map(size_of, state), *buffers.formerly]", "pass")
