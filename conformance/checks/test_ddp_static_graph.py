@@ -2,6 +2,7 @@
 
 import itertools
 import warnings
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -156,13 +157,15 @@ def forward(model, x, outputs):
     outputs.append(model(x))
 
 
-def change_the_graph(ctx, first, then):
+def change_the_graph(ctx, first, then, inside=False):
+    """When an iteration that uses other parts raises, and what; ``inside``: that one runs under no_sync."""
     model = wrapped(ctx, models.Parts(), static_graph=True, bucket_cap_mb=TINY_MIB)
     for iteration, used in enumerate((first, first, then, first)):
         model.module.use = used
         model.zero_grad()
         outputs = []
-        error = caught(forward, model, batch(ctx, iteration), outputs)
+        with model.no_sync() if inside and used == then else nullcontext():
+            error = caught(forward, model, batch(ctx, iteration), outputs)
         if error is not None:
             return iteration, "forward", error
         error = caught(outputs[0].sum().backward)
@@ -176,6 +179,13 @@ def test_using_what_was_unused_at_first_raises_in_that_backward(ranks):
     told = ranks(change_the_graph, "ac", "abc")
     assert [each[:2] for each in told] == [(2, "backward")] * ranks.world, told
     assert_refused([error for *_, error in told], RuntimeError)
+
+
+@check("DDP-106", worlds=(1, 2), beyond=False, deadline_s=5)
+def test_using_it_under_no_sync_raises_in_that_backward_too(ranks):
+    assert ranks.subject.PeerFailed  # torch looks at what it reduces only
+    told = ranks(change_the_graph, "ac", "abc", True)
+    assert [each[:2] for each in told] == [(2, "backward")] * ranks.world, told
 
 
 @check("DDP-106", worlds=(1, 2, 3), deadline_s=5)

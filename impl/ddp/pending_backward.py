@@ -62,7 +62,7 @@ class Forwards:
         #: whether no backward has gone through our outputs since the last forward, whose own is to be synchronised
         self.only_past = False
         #: whether one of the forwards that it goes through was to be synchronised
-        self._running_sync = False
+        self.running_sync = False
         #: the last grad-enabled forward's; None before the first
         self.latest: PendingBackward | None = None
         #: all whose graph was searched and is still there, with what that has not reached
@@ -107,7 +107,7 @@ class Forwards:
 
     def note_running(self, backward: int, pending: PendingBackward) -> None:
         """A backward has reached an output of this forward."""
-        self._running_sync = pending.sync or (backward == self.running_backward and self._running_sync)
+        self.running_sync = pending.sync or (backward == self.running_backward and self.running_sync)
         self.running_backward = backward
 
     def synchronised(self, backward: int) -> bool | None:
@@ -116,7 +116,7 @@ class Forwards:
         Where no output has told of it, the last forward decides: a checkpoint may run a backward of its own.
         """
         if backward == self.running_backward:
-            return self._running_sync or self._will_be_synchronised()
+            return self.running_sync or self._will_be_synchronised()
         return None if self.latest is None else self.latest.sync
 
     def _will_be_synchronised(self) -> bool:
@@ -124,10 +124,6 @@ class Forwards:
         not have come to it yet: another one may have used parameters of its own."""
         sinks = (each.sink() for each in list(self._searched) if each.sync and each.sink is not None)
         return any(sink is not None and kernels.is_evaluated(sink) for sink in sinks)
-
-    def was_reduced(self, backward: int) -> bool:
-        """Whether this backward goes, while none is being reduced, through a forward that was to be synchronised."""
-        return backward == self.running_backward and self._running_sync
 
     def unnoticed(self, backward: int, index: int) -> PendingBackward | None:
         """The forward whose backward begins with this arrival, because nothing else could tell; else None.

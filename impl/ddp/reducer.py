@@ -531,8 +531,8 @@ class Reducer:
             if self._has_raised:
                 return
             if self.phase is Phase.IDLE and not self._begins_late(index):
-                if received and self.forwards.was_reduced(kernels.backward_id()):
-                    self.usage.refuse_late(index)
+                if received and kernels.backward_id() == self.forwards.running_backward:
+                    self.usage.refuse_late(index, synchronised=self.forwards.running_sync)
                 return
             if self.readiness.count(index, received):
                 self._bucket_filled()

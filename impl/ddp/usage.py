@@ -147,9 +147,10 @@ class Usage:
                 self._skipped = left_out
                 self.refuse_second_arrival(index)
 
-    def refuse_late(self, index: int) -> None:
-        """RuntimeError where a parameter arrives for which the reduction of its forward has not waited."""
-        if index in self.unused:
+    def refuse_late(self, index: int, *, synchronised: bool) -> None:
+        """RuntimeError where a parameter arrives for which the reduction of its forward has not waited, or, if that is
+        not ``synchronised``, no reduction of a static graph waits."""
+        if index in (self.unused if synchronised else self.never_here):
             self.refuse_second_arrival(index)
 
     def refuse_second_arrival(self, index: int) -> None:

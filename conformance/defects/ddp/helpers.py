@@ -113,7 +113,7 @@ def halves_are_added_before_they_are_divided() -> None:
 @defect("DDP-167")
 def the_forward_reached_last_decides_parameter_by_parameter() -> None:
     """Of a backward through forwards inside and outside no_sync, the one that it reaches last decides."""
-    edit("pending.sync or (backward == self.running_backward and self._running_sync)", "pending.sync")
+    edit("pending.sync or (backward == self.running_backward and self.running_sync)", "pending.sync")
 
 
 @defect("DDP-167", "DDP-162", worlds=(3,))
@@ -171,7 +171,7 @@ def by_parameter_gradients_have_the_dtype_of_their_parameters() -> None:
 @defect("DDP-167")
 def by_parameter_a_forward_inside_speaks_first() -> None:
     """In the Python-reducer mode what arrives before a backward has come to the forward outside stays local."""
-    edit("self._running_sync or self._will_be_synchronised()", "self._running_sync")
+    edit("self.running_sync or self._will_be_synchronised()", "self.running_sync")
 
 
 @defect("DDP-167")

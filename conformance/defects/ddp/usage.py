@@ -139,7 +139,13 @@ def outputs_outside_the_loss_awaited() -> None:
 @defect("DDP-106")
 def a_backward_that_goes_further_stays_local() -> None:
     """A parameter that a further backward of the same forward reaches for the first time keeps its own gradient."""
-    edit("if received and self.forwards.was_reduced(kernels.backward_id()):", "if False:")
+    edit("if index in (self.unused if synchronised else self.never_here):", "if False:", within="refuse_late")
+
+
+@defect("DDP-106")
+def under_no_sync_a_static_graph_may_change() -> None:
+    """What a static graph has never used may be used under no_sync, where its gradient stays local."""
+    edit("self.unused if synchronised else self.never_here", "self.unused if synchronised else ()")
 
 
 @defect("DDP-102")
