@@ -541,11 +541,10 @@ def step_with_sizes(ctx, model, rows):
 def give_other_sizes(ctx, rows):
     """By way and number of rows, the gradients of a layer that is given so many; an error is the last."""
     told, delays = {}, ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
-    for way, options in {**WAYS, **({} if missing_of(ctx, *delays) else {"delayed": {}})}.items():
+    for way in WAYS if missing_of(ctx, *delays) else (*WAYS, "delayed"):
         layer = nn.Linear(2, rows[0]).to(ctx.device)
-        if way == "delayed":
-            options = dict(zip(delays, ([("bias", layer.bias)], layer.weight), strict=True))
-        model, told[way] = wrapped(ctx, layer, **options), []
+        delayed = dict(zip(delays, ([("bias", layer.bias)], layer.weight), strict=True))
+        model, told[way] = wrapped(ctx, layer, **WAYS.get(way, delayed)), []
         for count in rows:
             told[way].append(step_with_sizes(ctx, model, count))
             if not isinstance(told[way][-1], dict):
