@@ -222,26 +222,26 @@ def test_a_forward_synchronises_if_and_only_if_the_model_has_said_so_just_before
             assert says == sends, which
 
 
-def accumulate_after_evaluating(ctx, evaluates):
-    """What the last three forwards found: one under no_sync, and two after it."""
-    model = counting(ctx)
+def accumulate_beside_evaluating(ctx, before):
+    """What three forwards found, one under no_sync and two after it; ``before`` which of them is an evaluation."""
+    model, found = counting(ctx), []
     trained(model, mine(ctx))
-    if evaluates:
-        with torch.no_grad():
-            model(mine(ctx))
-    with model.no_sync():
-        model(mine(ctx)).sum().backward()
-    for _ in range(2):
-        model(mine(ctx)).sum().backward()
-    return model.module.seen[-3:]
+    for number in range(3):
+        if number == before:
+            with torch.no_grad():
+                model(mine(ctx))
+        with nullcontext() if number else model.no_sync():
+            model(mine(ctx)).sum().backward()
+        found.append(model.module.seen[-1])
+    return found
 
 
 @check("DDP-081", worlds=MANY)
 def test_an_evaluation_before_it_does_not_let_the_forward_after_accumulation_synchronise(ranks):
     # by DDP-078 an implementation may synchronise there, but then it does so without an evaluation, too
     ways = set()
-    for _, told in ranks.each(accumulate_after_evaluating, (False, True)):
-        kept = [within + step_of(rank) for rank, (within, _, _) in enumerate(told)]
+    for before, told in ranks.each(accumulate_beside_evaluating, (None, 0, 1)):
+        kept = [within + step_of(rank) * (1 + (before == 1)) for rank, (within, _, _) in enumerate(told)]
         ways.add(synchronises := told[-1][1] != kept[-1])
         for rank, (_, after, last) in enumerate(told):
             assert after == kept[0 if synchronises else rank], f"rank {rank}: neither its own buffer nor rank 0's"

@@ -311,8 +311,17 @@ FUSED = {
 }
 
 
+def beside_an_ignored_one():
+    """A model with one more layer, which DDP is to leave alone."""
+    made = models.Sum(4)
+    made.ignored = models.scalar(1.0)
+    return made
+
+
 def train_fused(ctx, optimizer, options, names, attached=()):
-    ddp = wrapped(ctx, models.Sum(4), bucket_cap_mb=TINY_MIB)
+    module = beside_an_ignored_one()
+    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(module, ["ignored.weight"])
+    ddp = wrapped(ctx, module, bucket_cap_mb=TINY_MIB)
     if attached:
         attach(optimizer, [ddp.module.get_parameter(name) for name in attached], **options)
     extra = {} if names is None else {"optim_params": [ddp.module.get_parameter(name) for name in names]}
@@ -320,6 +329,7 @@ def train_fused(ctx, optimizer, options, names, attached=()):
     seen = []
     for iteration in range(ITERATIONS):
         ddp.zero_grad(set_to_none=True)
+        module.ignored.weight.grad = torch.ones_like(module.ignored.weight)
         ddp(models.divisible(ctx.rank, iteration).to(ctx.device)).sum().backward()
         seen.append(parameters(ddp))
     return seen
@@ -335,7 +345,7 @@ def test_a_fused_optimizer_trains_like_one_process(ranks):
     for how, (optimizer, options, names) in FUSED.items():
         chosen = ALL if names is None else names
         make = functools.partial(optimizer, **options)
-        expected = alone(models.Sum(4), make, ranks.world, chosen.__contains__)
+        expected = alone(beside_an_ignored_one(), make, ranks.world, chosen.__contains__)
         for rank, seen in enumerate(each[how] for each in told):
             if optimizer is torch.optim.SGD:
                 assert seen == expected, f"rank {rank}, {how}"
@@ -353,7 +363,7 @@ def fuse_beside_attached(ctx):
 
 @check("DDP-133", "DDP-131", worlds=MANY, beyond=False)
 def test_a_fused_optimizer_steps_beside_attached_ones_or_refuses_them(ranks):
-    expected = alone(models.Sum(4), lambda chosen: torch.optim.SGD(chosen, **MOMENTUM), ranks.world)
+    expected = alone(beside_an_ignored_one(), lambda chosen: torch.optim.SGD(chosen, **MOMENTUM), ranks.world)
     for rank, (error, told) in enumerate(ranks(fuse_beside_attached)):
         if error is None:
             assert told == [expected], f"rank {rank}"

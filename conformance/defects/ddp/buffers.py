@@ -325,3 +325,9 @@ def sizes_of_buffers_are_not_compared() -> None:
 def a_message_of_other_sizes_is_taken_for_buffers() -> None:
     """A rank whose buffers are as they were takes what it is told of other sizes for its buffers."""
     edit("packed[:4].view(torch.int32).item() == _UNLIKE", "False")
+
+
+@defect("DDP-081")
+def an_evaluation_behind_accumulation_is_made_up_for() -> None:
+    """After an evaluation behind a forward under no_sync the next forward synchronises buffers, as it would not else."""
+    edit("self.due_after_evaluation |= self.allowed", "self.due_after_evaluation = True")

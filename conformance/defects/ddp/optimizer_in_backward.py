@@ -114,3 +114,9 @@ def step_without_arguments_is_asked_for_its_closure() -> None:
 def delayed_parameters_are_fused() -> None:
     """A fused optimizer may be given delayed parameters, and steps them before their gradients are averaged."""
     edit("if any(parameter in late for group in", "if late is None or any(parameter is None for group in")
+
+
+@defect("DDP-133")
+def fused_optimizers_step_what_is_ignored() -> None:
+    """A fused optimizer that is given no parameters takes all of the module, ignored ones with their own gradients."""
+    edit("else list(self.reducer.parameters)", "else list(self.parameters())", within="_register_fused_optim")
