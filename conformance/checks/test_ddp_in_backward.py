@@ -320,7 +320,8 @@ def beside_an_ignored_one():
 
 def train_fused(ctx, optimizer, options, names, attached=()):
     module = beside_an_ignored_one()
-    private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")(module, ["ignored.weight"])
+    ignore = private(ctx.subject.DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
+    ignore(module, ["ignored.weight"])
     ddp = wrapped(ctx, module, bucket_cap_mb=TINY_MIB)
     if attached:
         attach(optimizer, [ddp.module.get_parameter(name) for name in attached], **options)

@@ -329,5 +329,5 @@ def a_message_of_other_sizes_is_taken_for_buffers() -> None:
 
 @defect("DDP-081")
 def an_evaluation_behind_accumulation_is_made_up_for() -> None:
-    """After an evaluation behind a forward under no_sync the next forward synchronises buffers, as it would not else."""
+    """Behind a forward under no_sync, the one after an evaluation synchronises buffers, as it would not else."""
     edit("self.due_after_evaluation |= self.allowed", "self.due_after_evaluation = True")
