@@ -542,10 +542,12 @@ class Reducer:
         with self.turn:
             if self._has_raised:
                 return
+            bucket = self.queue.buckets[place]
             if self.phase is Phase.IDLE:
                 self._perhaps_unnoticed(kernels.backward_id())
+                if self.forwards.awaited is None:
+                    bucket.arrived.clear()  # it would grow with each backward past the wrapper
                 return
-            bucket = self.queue.buckets[place]
             if not bucket.missing:
                 return
             if bucket.all_arrived():

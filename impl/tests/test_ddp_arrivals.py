@@ -98,6 +98,17 @@ def test_a_second_backward_may_complete_what_the_first_left_open(settled):
     assert (transport.done, reducer.phase) == (2, Phase.IDLE)
 
 
+def test_lists_do_not_grow_with_backwards_past_the_forward(settled):
+    model, reducer, transport = settled
+    forward(model, reducer).backward()
+    reducer._warned = True
+    for _ in range(5):
+        model(torch.ones(1, 2)).sum().backward()
+    assert [bucket.arrived for bucket in reducer.buckets] == [[]] * len(reducer.buckets)
+    forward(model, reducer).backward()
+    assert (transport.done, reducer.arrivals.counted) == (3, False)
+
+
 def test_a_second_arrival_is_refused(settled):
     from torch.utils.checkpoint import checkpoint
 
