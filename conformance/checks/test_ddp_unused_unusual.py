@@ -229,32 +229,36 @@ class Fused(torch.autograd.Function):
     """A product whose backward adds to the weight's gradient and passes None on, as fused kernels do."""
 
     @staticmethod
-    def forward(ctx, x, weight):
+    def forward(ctx, x, weight, in_place):
         ctx.save_for_backward(x)
-        ctx.weight = weight
+        ctx.weight, ctx.in_place = weight, in_place
         return x * weight
 
     @staticmethod
     def backward(ctx, slope):
         weight, add = ctx.weight, (slope * ctx.saved_tensors[0]).sum().view_as(ctx.weight)
-        weight.grad = add if weight.grad is None else weight.grad + add
-        return slope * weight.detach(), None
+        held = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        weight.grad = held.add_(add) if ctx.in_place else held + add
+        return slope * weight.detach(), None, None
 
 
 class FusedBranches(models.Branches):
     """``Branches`` that are multiplied so."""
 
+    in_place = False
+
     def forward(self, x, with_b=False):
-        out = Fused.apply(x, self.a.weight)
-        return out + Fused.apply(x, self.b.weight) if with_b else out
+        out = Fused.apply(x, self.a.weight, self.in_place)
+        return out + Fused.apply(x, self.b.weight, self.in_place) if with_b else out
 
 
 def train_fused(ctx, accumulated, options):
     """Rank 0 alone uses the second branch: in the last iteration, or before it while gradients accumulate."""
     model, seen = wrapped(ctx, FusedBranches(), **options), []
     x = mine(ctx).requires_grad_()
-    for _ in range(3):
-        model.zero_grad(set_to_none=True)
+    for in_place in (False, False, True):
+        model.zero_grad(set_to_none=not in_place)
+        model.module.in_place = in_place
         if accumulated:
             with model.no_sync():
                 model(x, with_b=ctx.rank == 0).sum().backward()

@@ -855,3 +855,9 @@ def only_complex_gradients_are_marked() -> None:
 def what_was_told_of_is_told_of_again() -> None:
     """Of a parameter that was added the user is told anew whenever something else is put into the model."""
     edit("        self._added |= added\n", "", within="DistributedDataParallel._look_again")
+
+
+@defect("DDP-099")
+def what_a_function_adds_in_place_is_overlooked() -> None:
+    """A gradient that a function of the user's has added to in place counts as one from before."""
+    edit("gradient.data_ptr(), gradient._version", "gradient.data_ptr(), 0", within="_mark")
