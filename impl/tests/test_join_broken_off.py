@@ -15,16 +15,16 @@ pytestmark = pytest.mark.slow
 
 
 class Picky(nn.Module):
-    """One weight; refuses negative batches."""
+    """Two weights, of which the second has its gradient first; refuses negative batches."""
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
+        self.weight, self.late = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
 
     def forward(self, x):
         if x.item() < 0:
             raise ValueError("a negative batch")
-        return self.weight * x
+        return self.weight * x * self.late
 
 
 def fail(*_):
@@ -32,7 +32,7 @@ def fail(*_):
 
 
 def skip_when_alone(rank, _world, where):
-    model, seen = DistributedDataParallel(Picky()), []
+    model, seen = DistributedDataParallel(Picky(), bucket_cap_mb=1e-6), []  # a bucket is under way where one fails
     with Join([model]):
         for iteration in range(1 + 4 * rank):
             model.zero_grad()
