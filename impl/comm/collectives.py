@@ -24,7 +24,8 @@ Sizes = Sequence[tuple[torch.dtype, int]]  # dtype and bytes
 
 size_of = attrgetter("dtype", "nbytes")
 
-_UNLIKE = 0x6A6F_696E  # how a message begins that says nothing but which sizes come next
+#: how a message begins that says nothing but which sizes come next: no buffer begins with 7e25, or counts to 1.8e9
+_UNLIKE = int.from_bytes(b"join", "big")
 _SHOWN = 8  # tensors that an error describes
 
 #: torch 2.13 has renamed it and warns of the older name
