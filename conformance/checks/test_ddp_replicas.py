@@ -266,6 +266,22 @@ def test_differing_dtypes_are_refused(ranks):
         assert not says_time_out(error)
 
 
+DECIDING = "static_graph", "find_unused_parameters", "skip_all_reduce_unused_params", "forward_sync_buffers"
+
+
+def wrap_with_an_option_that_differs(ctx, option):
+    return caught(ddp, ctx, models.scalar(), **{option: ctx.rank == ctx.world - 1})
+
+
+@check("DDP-020", worlds=MANY, beyond=False)
+def test_options_that_decide_what_is_sent_are_refused_on_every_rank_where_they_differ(ranks):
+    assert ranks.subject.PeerFailed  # torch's ranks wait for each other
+    for option, told in ranks.each(wrap_with_an_option_that_differs, DECIDING):
+        for rank, error in enumerate(told):
+            assert error is not None, f"rank {rank}: {option} differs, and nothing was said"
+            assert is_refusal(error), error
+
+
 def evaluate_with_another_layer(ctx):
     """What is warned of where a layer is there while the model is evaluated, and where it stays for a training step."""
     model, told = ddp(ctx, nn.Sequential(models.scalar())), []

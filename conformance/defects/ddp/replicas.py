@@ -263,3 +263,9 @@ def copies_of_marked_numbers_are_overwritten() -> None:
 def neighbours_of_any_layout_are_joined() -> None:
     """Small gradients of one shape are joined row by row, whatever the strides of their parameters."""
     edit("and one.is_contiguous()\n        and following.is_contiguous()\n", "")
+
+
+@defect("DDP-020")
+def ranks_may_differ_in_whether_forwards_synchronise_buffers() -> None:
+    """Whether forwards synchronise buffers is not compared, so that some ranks send buffers and others do not."""
+    edit('        "buffers synchronised in forward": self.sync_buffers,\n', "", within="deciding_collectives")
