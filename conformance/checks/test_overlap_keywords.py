@@ -168,9 +168,10 @@ def chosen(model, layer):
     return list((model if layer is None else getattr(model, layer)).parameters())
 
 
-def clear_what_is_used(model):
-    """The second layer's first gradient stays and belongs to the norm; twice as much of it is due to be clipped."""
-    model.always.zero_grad()
+def clear_what_is_used(model, number):
+    """The second layer's first gradient stays and belongs to the norm; twice as much of it is due to be clipped. In
+    the fourth iteration it goes, and moves nothing."""
+    (model.always if number < 3 else model).zero_grad()
     for parameter in model.once.parameters():
         if parameter.grad is not None:
             parameter.grad.mul_(2)
@@ -189,8 +190,8 @@ def clip_what_is_kept(ctx, ways=KEPT, schedule=None):
         zero = overlapping.optimizer_of(ctx, chosen(model.module, layer), "momentum", group)
         model.register_comm_hook(group, overlapping.hook_of(ctx, model, zero, max_norm=MAX_NORM))
         with nullcontext() if schedule is None else ctx.subject.Join([model, zero]):
-            for number in range(3 if schedule is None else schedule[ctx.rank]):
-                clear_what_is_used(model.module)
+            for number in range(4 if schedule is None else schedule[ctx.rank]):
+                clear_what_is_used(model.module, number)
                 model(overlapping.batch(ctx.rank, number), number == used).sum().backward()
                 held = numbers((name, parameter.grad) for name, parameter in model.module.named_parameters())
                 told.append((numbers(model.module.named_parameters()), held))
@@ -201,9 +202,10 @@ def kept_alone(world, layer, used, schedule=None):
     alone = UsedOnce()
     kind, settings = overlapping.OPTIMIZERS["momentum"]
     optimizer = kind(chosen(alone, layer), **settings)
-    for number in range(3):
-        clear_what_is_used(alone)
-        for rank in active_ranks(schedule or [3] * world, number):
+    schedule = schedule or [4] * world
+    for number in range(max(schedule)):
+        clear_what_is_used(alone, number)
+        for rank in active_ranks(schedule, number):
             (alone(overlapping.batch(rank, number), number == used).sum() / world).backward()
         nn.utils.clip_grad_norm_(chosen(alone, layer), MAX_NORM)
         optimizer.step()

@@ -223,3 +223,9 @@ def complex_gradients_of_owners_stay_local_in_a_wrapper() -> None:
 def parameters_of_another_optimizer_are_watched() -> None:
     """Where an optimizer's parameters lie is asked of all in its buckets, which another one may move."""
     edit("for place in part.of_the_optimizer]", "for place in range(len(part.members))]")
+
+
+@defect("HOOK-018")
+def gradients_set_aside_outlive_their_backward() -> None:
+    """What a parameter that nobody used held once is stepped with again where its gradient has been cleared since."""
+    edit("    self._set_aside.clear()\n", "", within="Bucket.reset")
