@@ -124,37 +124,17 @@ def _pytest(suite_run: SuiteRun, checks: Path, out: Path, header: Mapping[str, A
     def open_record() -> None:
         suite_run.writer = Writer(out / RECORD, {**header, "extent": suite_run.extent})
 
-    driver = plugin.Driver(suite_run, open_record)
-    # Only our own plugin: what else is installed here must change nothing. No terminal: the report is ours.
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    os.environ.pop("PYTEST_ADDOPTS", None)
     files = inventory.files_of(checks, lambda clause: matches(clause, suite_run.asked.select)) or [checks]
     if checks == inventory.CHECKS:  # what the ranks need loads while pytest collects
         suite_run.prepare([f"conformance.checks.{file.stem}" for file in files])
-    arguments = [
-        *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
-        "-o", "addopts=",
-        "--rootdir", str(checks if checks.is_dir() else checks.parent), f"--junitxml={out / JUNIT}",
-        "-o", "junit_suite_name=conformance", "-o", "verbosity_assertions=2",
-    ]  # fmt: skip
+    root, xml = checks if checks.is_dir() else checks.parent, f"--junitxml={out / JUNIT}"
     try:
-        return int(pytest.main(arguments, plugins=[_Named(driver)]))
+        return plugin.Driver(suite_run, open_record).run(files, root, xml, "-o", "junit_suite_name=conformance")
     except OSError as error:  # a full disk, say: pytest does not expect that while it writes its last file
         suite_run.suite_errors.append(f"the records cannot be written: {error}")
         return INTERNAL
     finally:
         suite_run.close()
-
-
-class _Named:
-    """Puts the driver where the plugin looks for it, before pytest is configured."""
-
-    def __init__(self, driver: plugin.Driver) -> None:
-        self.driver = driver
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.pluginmanager.register(self.driver, plugin.DRIVER)
 
 
 def _conclude(suite_run: SuiteRun, status: int, out: Path, stdout: TextIO, stderr: TextIO) -> int:

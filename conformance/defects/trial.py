@@ -22,6 +22,7 @@ from ..results import Case, Outcome, Result
 from .catalogue import Defect
 from .trial_result import Answer, TrialResult
 
+_WITHOUT = ("-p", "no:unraisableexception", "-p", "no:threadexception")  # they collect garbage, for a second each time
 # Planted code must not be wrong in a way that no program is.
 _NOT_THE_SIN = re.compile(r"\b(NameError|UnboundLocalError|ImportError|ModuleNotFoundError|PlantError|Unpicklable)\b")
 
@@ -118,17 +119,6 @@ def _world(item: pytest.Item) -> int:
     return world
 
 
-class _Driver:
-    """Puts the trial where the plugin looks for its suite_run."""
-
-    def __init__(self, trial: Trial) -> None:
-        self.driver = plugin.Driver(trial, lambda: None)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_configure(self, config: pytest.Config) -> None:
-        config.pluginmanager.register(self.driver, plugin.DRIVER)
-
-
 class Collecting:
     """Finds the cases of a run, and runs none."""
 
@@ -142,18 +132,10 @@ class Collecting:
 
     def items(self, checks: Path) -> list[pytest.Function]:
         """The cases of the checks in a folder that were asked for."""
-        pytest.main([*_arguments([checks], checks), "--collect-only"], plugins=[_Driver(self._trial), self])
+        plugin.Driver(self._trial).run([checks], checks, *_WITHOUT, "--collect-only", plugins=[self])
         if self._trial.suite_errors:
             raise RuntimeError(f"the suite itself failed: {self._trial.suite_errors[0]}")
         return self._found
-
-
-def _arguments(files: Sequence[Path], checks: Path) -> list[str]:
-    return [
-        *map(str, files), "-p", "conformance.engine.plugin", "-p", "no:terminal", "-p", "no:cacheprovider",
-        "-p", "no:unraisableexception", "-p", "no:threadexception",  # they collect garbage, for a second each time
-        "-o", "addopts=", "--rootdir", str(checks), "-o", "verbosity_assertions=2",
-    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -186,7 +168,7 @@ def _run(suite_run: Trial, library: Library, *plugins: object) -> None:
     """Run the checks of the clauses that a trial asks for."""
     files = sorted(frozenset().union(*(library.files.get(clause, frozenset()) for clause in suite_run.asked.select)))
     if files:
-        status = pytest.main(_arguments(files, library.checks), plugins=[_Driver(suite_run), *plugins])
+        status = plugin.Driver(suite_run).run(files, library.checks, *_WITHOUT, plugins=plugins)
         if status == pytest.ExitCode.INTERRUPTED and not suite_run.suite_errors:
             raise KeyboardInterrupt
 

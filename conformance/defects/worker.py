@@ -27,8 +27,6 @@ def main(defects: str, checks: str) -> None:
     """Serve until the input closes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever pytest or a check prints must not get among the answers
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    os.environ.pop("PYTEST_ADDOPTS", None)
     os.environ[planted.FOLDER] = defects
     asked = _asked()
     known = {defect.id: defect for defect in catalogue.load(Path(defects))}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,15 +38,29 @@ SUITE_RUN = pytest.StashKey[SuiteRun]()
 AHEAD = pytest.StashKey["Ahead[Detached]"]()
 LEFT_OUT = pytest.StashKey[dict[Case, pytest.Function]]()
 ENDING = pytest.StashKey[tuple[Ending, Ranks, Sequence[tuple[int, ...]]]]()
-DRIVER = "conformance-driver"  # name under which ``run`` registers itself with pytest: see Driver
+DRIVER = pytest.StashKey["Driver"]()  # not there where pytest itself was asked
 
 
-@dataclass
 class Driver:
-    """What ``run`` hands to the plugin: the run, and what to do when the first check is about to run."""
+    """Has pytest run the checks of a run. ``before_first``: what to do when the first is about to be run."""
 
-    suite_run: SuiteRun
-    before_first: Callable[[], None]
+    def __init__(self, suite_run: SuiteRun, before_first: Callable[[], None] = lambda: None) -> None:
+        self.suite_run, self.before_first = suite_run, before_first
+
+    def run(self, files: Iterable[Path], root: Path, *more: str, plugins: Sequence[object] = ()) -> int:
+        """With our own plugin only: what else is installed here must change nothing. No terminal: we report."""
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        os.environ.pop("PYTEST_ADDOPTS", None)
+        arguments = [
+            *map(str, files), "-p", __name__, "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
+            "--rootdir", str(root), "-o", "verbosity_assertions=2", *more,
+        ]  # fmt: skip
+        return int(pytest.main(arguments, plugins=[self, *plugins]))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Be where the plugin looks for it, before that is configured."""
+        config.stash[DRIVER] = self
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,9 +77,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    driver = config.pluginmanager.get_plugin(DRIVER)
-    if isinstance(driver, Driver):
-        config.stash[SUITE_RUN] = driver.suite_run
+    if DRIVER in config.stash:
+        config.stash[SUITE_RUN] = config.stash[DRIVER].suite_run
     else:
         try:
             config.stash[SUITE_RUN] = _suite_run(config)
@@ -236,10 +249,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 def _begin(session: pytest.Session) -> None:
     """Open the records, and let threads run ahead if more than one job was asked for."""
     config = session.config
-    driver = config.pluginmanager.get_plugin(DRIVER)
     suite_run = config.stash[SUITE_RUN]
-    if isinstance(driver, Driver):
-        driver.before_first()
+    if DRIVER in config.stash:
+        config.stash[DRIVER].before_first()
     suite_run.prepare(sorted({item.module.__name__ for item in session.items if isinstance(item, pytest.Function)}))
     gc.freeze()  # all that is loaded and collected stays: looking through it again and again takes seconds
     gc.enable()
@@ -280,7 +292,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
         ending = timed(lambda: called(pyfuncitem, used, arguments))
     pyfuncitem.stash[ENDING] = (ending, used, tried.suspects if isinstance(tried, Schedules) else [])
     if ending.error is not None:
-        _raise(ending.error, pyfuncitem.config.pluginmanager.get_plugin(DRIVER) is not None)
+        _raise(ending.error, DRIVER in pyfuncitem.config.stash)
     return True
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +46,7 @@ class Cases:
     @staticmethod
     def collect(checks: Path) -> Cases:
         """Have pytest find them, as a run would choose them. What needs fixtures of pytest's own is left out."""
-        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        os.environ.pop("PYTEST_ADDOPTS", None)
-        trial = Trial(_asked(), load())
-        items = Collecting(trial).items(checks)
+        items = Collecting(Trial(_asked(), load())).items(checks)
         return Cases({name_of(item): item for item in items if is_simple(item)})
 
     @property
