@@ -1,4 +1,7 @@
-"""Worker processes that answer questions, one line of JSON for each, and a driver that hands the questions out."""
+"""Worker processes that answer questions, one line of JSON for each, and a driver that hands the questions out.
+
+A worker is ``python -m MODULE ARGUMENTS``, which takes its questions from ``asked``.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,37 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 _WORDS = 400  # of what a dead worker said last
+Row = dict[str, Any]
+
+
+def asked() -> tuple[Iterator[str], Callable[[Row], None]]:
+    """In a worker: the questions as they come, and what says an answer.
+
+    The end of the input ends this process, whatever it is doing, and its ranks with it, who see their sockets close.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever pytest or a check prints must not get among the answers
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            waiting.put(line.strip())
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    return iter(waiting.get, None), lambda row: print(json.dumps(row), file=answers, flush=True)
 
 
 @dataclass(frozen=True)
 class Answered:
     """What a worker said to one question."""
 
-    row: dict[str, Any]  # empty where it said nothing
+    row: Row  # empty where it said nothing
     trouble: str = ""  # why not
 
     @staticmethod

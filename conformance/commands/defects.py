@@ -12,12 +12,14 @@ from ..bad_input import BadInput
 from ..clauses import Catalogue, load
 from ..defects import catalogue, last_run
 from ..defects.catalogue import Defect
-from ..defects.driver import Driver
 from ..defects.trial_result import Answer, TrialResult
 from ..ending import terminated_like_interrupted
 from ..engine import inventory
 from ..engine.judgement import BROKEN, INTERRUPTED, OK
 from ..engine.request import number, words
+from ..workers import Driver
+
+LIMIT_S = 600.0  # for one defect with all its checks, each of which has deadlines of its own
 
 
 def defects(given: Namespace) -> int:
@@ -38,7 +40,8 @@ def defects(given: Namespace) -> int:
     if given.try_only:
         return _try(wanted, folder)
     is_whole = (folder, checks, len(wanted)) == (catalogue.HERE, inventory.CHECKS, len(known))
-    return _trial(wanted, Driver(jobs, folder.resolve(), checks.resolve()), is_whole)
+    command = ["conformance.defects.worker", str(folder.resolve()), str(checks.resolve())]
+    return _trial(wanted, Driver(jobs, command, LIMIT_S), is_whole)
 
 
 def ensure_known(known: Sequence[Defect], catalogue: Catalogue, checks: Path) -> None:
@@ -86,7 +89,9 @@ def _trial(wanted: Sequence[Defect], driver: Driver, is_whole: bool) -> int:
     others: list[TrialResult] = []
     try:
         with terminated_like_interrupted(), driver:
-            for defect, trial_result in driver.trial(wanted):
+            for defect, answered in zip(wanted, driver.ask([defect.id for defect in wanted]), strict=True):
+                troubled = TrialResult(defect.id, (), trouble=answered.trouble)
+                trial_result = troubled if answered.trouble else TrialResult.of_row(answered.row)
                 (killed if trial_result.killed else others).append(trial_result)
                 print("\n".join(_rows(defect, trial_result, width)), flush=True)
     except KeyboardInterrupt:

@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import json
 import os
-import queue
 import sys
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 from ..engine import inventory
 from ..ranks import Cluster
 from ..ranks.fork_server_client import PRELOAD
+from ..workers import Row, asked
 from . import altered, marks
 from .cases import Cases
 from .drawing import read
@@ -33,14 +33,14 @@ _LOAD = "conformance.power.altered:load_file"
 class Worker:
     """One base cluster with the sound implementation; of it are forked the ones with a changed one."""
 
-    def __init__(self, checks: Path, folder: Path, base: Cluster) -> None:
+    def __init__(self, checks: Path, folder: Path, base: Cluster, say: Callable[[Row], None]) -> None:
         self._cases = Cases.collect(checks)
-        self._folder, self._base = folder, base
+        self._folder, self._base, self._say = folder, base, say
         self._loaded: Any = None  # what this process holds: None (sound), "marks" or a mutant
         self._marked: tuple[Cluster, marks.Map] | None = None
         self._by_loading: set[int] = set()  # the marks that loading makes, and so every case
 
-    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, question: Row) -> Row:
         if "list" in question:
             return {"cases": self._cases.names}
         if "map" in question:
@@ -49,7 +49,7 @@ class Worker:
 
     # --- mapping ---
 
-    def _map(self, case: str) -> dict[str, Any]:
+    def _map(self, case: str) -> Row:
         cluster, taken = self._marked or self._begin_to_mark(case)
         taken.taken()
         ended = self._cases.run(case, cluster)
@@ -69,8 +69,8 @@ class Worker:
 
     # --- trialling ---
 
-    def _trial(self, mutant: str, file: str, mutated: str, cases: list[str]) -> dict[str, Any]:
-        row: dict[str, Any] = {"mutant": mutant, "killed": False, "tried": 0, "seconds": 0.0, "unsteady": []}
+    def _trial(self, mutant: str, file: str, mutated: str, cases: list[str]) -> Row:
+        row: Row = {"mutant": mutant, "killed": False, "tried": 0, "seconds": 0.0, "unsteady": []}
         try:
             cluster = self._altered({"sources": {file: mutated}}, mutant)
         except altered.Stillborn as error:
@@ -78,7 +78,8 @@ class Worker:
         with cluster:
             for case in cases:
                 row["tried"] += 1
-                with _guarded({**row, "killed": True, "by": case, "outcome": "hung", "witness": "never came back"}):
+                lost = {"killed": True, "by": case, "outcome": "hung", "witness": "never came back"}
+                with self._guarded({**row, **lost}):
                     ended = self._cases.run(case, cluster)
                 row["seconds"] = round(row["seconds"] + ended.seconds, 3)
                 if ended.kills and self._is_steady(case):
@@ -93,6 +94,22 @@ class Worker:
         """Whether the case passes on the sound implementation, here and now."""
         self._load({"sources": {}}, None)
         return not self._cases.run(case, self._base).kills
+
+    @contextlib.contextmanager
+    def _guarded(self, row: Row) -> Iterator[None]:
+        """If the body does not come to an end, answer with ``row`` in its place and end this process."""
+
+        def give_up() -> None:
+            self._say(row)
+            os._exit(0)
+
+        guard = threading.Timer(CASE_LIMIT_S, give_up)
+        guard.daemon = True
+        guard.start()
+        try:
+            yield
+        finally:
+            guard.cancel()
 
     # --- loading ---
 
@@ -109,54 +126,17 @@ class Worker:
             self._loaded = name
 
 
-_say: Callable[[dict[str, Any]], None]
-
-
-@contextlib.contextmanager
-def _guarded(row: dict[str, Any]) -> Iterator[None]:
-    """If the body does not come to an end, answer with ``row`` in its place and end this process."""
-
-    def give_up() -> None:
-        _say(row)
-        os._exit(0)
-
-    guard = threading.Timer(CASE_LIMIT_S, give_up)
-    guard.daemon = True
-    guard.start()
-    try:
-        yield
-    finally:
-        guard.cancel()
-
-
 def main(checks: str) -> None:
     """Serve until the input closes."""
-    global _say
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever pytest or a check prints must not get among the answers
-    _say = lambda row: print(json.dumps(row), file=answers, flush=True)  # noqa: E731
-    asked = _asked()
+    questions, say = asked()
     preload = [f"conformance.checks.{path.stem}" for path in sorted(inventory.CHECKS.glob("test_*.py"))]
     with tempfile.TemporaryDirectory(prefix="power-") as folder, Cluster("gloo", preload=preload) as base:
         base.load()
         for name in PRELOAD:  # while the ranks' own process loads the same
             importlib.import_module(name)
-        worker = Worker(Path(checks), Path(folder), base)
-        while True:
-            _say(worker.answer(json.loads(asked.get())))
-
-
-def _asked() -> queue.SimpleQueue[str]:
-    """What is asked on the input. Its end ends this process, whatever it is doing."""
-    asked: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def listen() -> None:
-        for line in sys.stdin:
-            asked.put(line)
-        os._exit(0)  # the ranks' own process sees its socket close, and ends them
-
-    threading.Thread(target=listen, daemon=True).start()
-    return asked
+        worker = Worker(Path(checks), Path(folder), base, say)
+        for question in questions:
+            say(worker.answer(json.loads(question)))
 
 
 if __name__ == "__main__":
