@@ -41,7 +41,7 @@ def run(given: Namespace, agent_group: AgentGroup | None = None) -> int:
     checks = _checks(given.checks)
     catalogue = load()
     cited = list(inventory.by_clause(inventory.declared(checks)))
-    asked = _asked(given, catalogue, checks, cited)
+    asked = ask.asked(given, [*catalogue.by_id, *cited], "" if given.checks is None else str(checks))
     if given.dry_run:
         subjects = ", ".join(f"{name} {version}" for name, version in asked.versions.items())
         print(f"can be had: {subjects} on {asked.backend} at world {', '.join(map(str, asked.worlds))}")
@@ -74,33 +74,6 @@ def _checks(given: str | None) -> Path:
     if not path.exists():
         raise BadInput(f"there are no checks at {path}")
     return path.resolve()
-
-
-def _asked(given: Namespace, catalogue: Catalogue, checks: Path, cited: list[str]) -> ask.Asked:
-    """Everything that was asked for, looked at from the cheapest to the dearest."""
-    select = ask.patterns(given.select, [*catalogue.by_id, *cited])
-    jobs = ask.number(given.jobs, "number of jobs")
-    deadline_s = ask.seconds(given.deadline) if given.deadline is not None else None
-    tier = ask.tier(given.tier)
-    schedule, worlds = ask.schedule_and_worlds(given.schedule, given.worlds, given.backend, tier)
-    subjects = ask.subjects(given.subject)
-    specs = {name: spec for name, (spec, _) in subjects.items()}
-    versions = {name: subject.version for name, (_, subject) in subjects.items()}
-    return ask.Asked(
-        specs,
-        versions,
-        given.backend,
-        worlds,
-        select,
-        given.check,
-        deadline_s,
-        jobs,
-        ask.deviations(given.deviations, specs, [*catalogue.by_id, *cited]),
-        "" if given.checks is None else str(checks),
-        tier,
-        given.poison,
-        schedule,
-    )
 
 
 def _header(asked: ask.Asked, catalogue: Catalogue) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+from argparse import Namespace
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,14 +66,14 @@ class Driver:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance")
-    group.addoption("--subjects", default="impl,torch", help="subjects, separated by commas")
+    group.addoption("--subjects", dest="subject", default="impl,torch", help="subjects, separated by commas")
     group.addoption("--backend", default="gloo", help="backend of the process groups")
     group.addoption("--worlds", default=None, help="world sizes, separated by commas")
     group.addoption("--tier", default="", help="quick or full instead of every case of what is asked for")
     group.addoption("--schedule", default=None, help="inputs per rank, for checks of schedules: only this one")
     group.addoption("--select", default="*", help="patterns of clause ids, separated by commas")
-    group.addoption("--deadline", type=float, default=None, help="seconds for one run of ranks")
-    group.addoption("--jobs", type=int, default=1, help="checks at a time")
+    group.addoption("--deadline", default=None, help="seconds for one run of ranks")
+    group.addoption("--jobs", default="1", help="checks at a time")
     group.addoption("--deviations", action="append", default=[], help="a file of known deviations (may be repeated)")
 
 
@@ -89,29 +90,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _suite_run(config: pytest.Config) -> SuiteRun:
     """The run that pytest itself was asked for."""
-    option = config.getoption
-    subjects = ask.subjects(option("subjects"))
     catalogue = load()
-    cited = inventory.by_clause([found for path in _paths(config) for found in inventory.declared(path)])
-    specs = {name: spec for name, (spec, _) in subjects.items()}
-    tier = ask.tier(option("tier"))
-    schedule, worlds = ask.schedule_and_worlds(option("schedule"), option("worlds"), option("backend"), tier)
-    return SuiteRun(
-        ask.Asked(
-            specs,
-            {name: subject.version for name, (_, subject) in subjects.items()},
-            option("backend"),
-            worlds,
-            ask.patterns(option("select"), [*catalogue.by_id, *cited]),
-            deadline_s=option("deadline"),
-            jobs=option("jobs"),
-            deviations=ask.deviations(option("deviations"), specs, [*catalogue.by_id, *cited]),
-            tier=tier,
-            schedule=schedule,
-        ),
-        catalogue,
-        elsewhere=list(cited),
-    )
+    cited = list(inventory.by_clause([found for path in _paths(config) for found in inventory.declared(path)]))
+    given = Namespace(**vars(config.option), check="*", poison=False)
+    return SuiteRun(ask.asked(given, [*catalogue.by_id, *cited]), catalogue, elsewhere=cited)
 
 
 def _paths(config: pytest.Config) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,25 @@ class Asked:
             if result.schedule:  # worth more than all worlds
                 return self.again(case.subject, [result.case.world], result.clause, case.check, result.schedule)
         return self.again(case.subject, worlds, results[0].clause, case.check)
+
+
+def asked(given: Namespace, known: Sequence[str], checks: str = "") -> Asked:
+    """Everything that a command line asks for, looked at from the cheapest to the dearest.
+
+    ``known``: the ids of all clauses; ``checks``: where they are, if they are not the suite's own.
+    """
+    select = patterns(given.select, known)
+    jobs = number(given.jobs, "number of jobs")
+    deadline_s = seconds(given.deadline) if given.deadline is not None else None
+    of_tier = tier(given.tier)
+    only, sizes = schedule_and_worlds(given.schedule, given.worlds, given.backend, of_tier)
+    found = subjects(given.subject)
+    specs = {name: spec for name, (spec, _) in found.items()}
+    versions = {name: subject.version for name, (_, subject) in found.items()}
+    return Asked(
+        specs, versions, given.backend, sizes, select, given.check, deadline_s, jobs,
+        deviations(given.deviations, specs, known), checks, of_tier, given.poison, only,
+    )  # fmt: skip
 
 
 def numbers(text: str, what: str = "world") -> tuple[int, ...]:
