@@ -158,21 +158,19 @@ class Ranks:
         env: dict[str, str] | None = None,
         stall_s: float | None = None,
         group_timeout_s: float | None = None,
-        explain: bool = False,
     ) -> Run:
         """Run ``function(ctx, *args)`` on ranks with a new process group; every outcome is allowed and returned.
 
         ``trace`` records every collective; ``init=False`` starts the ranks without a process group; ``stall_s``
         is for ranks that do nothing for longer than the cluster's stall (3 s) on purpose; ``group_timeout_s`` is the
-        default group's own timeout (longer than the deadline unless given); ``explain`` repeats a run that went wrong
-        with a collective trace, for its witness.
+        default group's own timeout (longer than the deadline unless given).
         A rank that raises ``Unsupported`` or ``NotRun``, or on which the check itself fell over, ends the check: there
         is nothing left to judge.
         """
         self.last_run = run = self.cluster.run(
             function, args, world=world or self.world, subject=self.subject_spec, init=init,
             trace=trace or self.always_trace, deadline_s=deadline_s or self.deadline_s, env=env,
-            stall_s=stall_s, group_timeout_s=group_timeout_s, explain=explain and not self.reuse, reuse=self.reuse,
+            stall_s=stall_s, group_timeout_s=group_timeout_s, reuse=self.reuse,
         )
         if any(isinstance(end, Raised) and (end.no_answer or end.fell_over) for end in run.outcomes):
             raise RunFailed(run)

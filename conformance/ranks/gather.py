@@ -86,18 +86,3 @@ def judge(outcomes: list[Outcome], trace: bool, seconds: float) -> Run:
     if not trace and any(isinstance(outcome, Hung) for outcome in outcomes):
         seen = _NO_TRACE
     return Run(tuple(outcomes), seconds, seen)
-
-
-def puzzling(run: Run) -> bool:
-    """Whether a collective trace could tell more: some rank hung or died, or some raised while others did not."""
-    ends = {type(outcome) for outcome in run.outcomes}
-    declined = any(isinstance(end, Raised) and end.no_answer for end in run.outcomes)
-    return not declined and (Hung in ends or Died in ends or ends == {Raised, Finished})
-
-
-def explained(run: Run, again: Run) -> Run:
-    """The run, with the witness from a second, recorded one."""
-    if not puzzling(again):
-        return replace(run, witness="Run once more with a collective trace, it did not go wrong in this way.")
-    seen = again.witness or "the recorded collectives do not differ."
-    return replace(run, witness=f"{seen} (Seen when it was run once more with a collective trace.)")

@@ -9,13 +9,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..subjects import Subject
 from .backends import LOOPBACK, ensure_runnable
 from .fork_server_client import NO_DNS, ONE_THREAD, ForkServerClient
-from .gather import explained, gather, judge, puzzling, watch
+from .gather import gather, judge, watch
 from .order import Order, main_module, pack
 from .outcomes import Finished, Run
 from .rank_pool import RankPool
@@ -91,14 +90,12 @@ class Cluster:
         init: bool = True,
         env: dict[str, str] | None = None,
         group_timeout_s: float | None = None,
-        explain: bool = False,
         reuse: bool | None = None,
     ) -> Run:
         """Run ``function(ctx, *args)`` on ``world`` ranks and return what became of each.
 
         ``NotRunnable`` says why if so many ranks cannot have this backend here. ``env`` is set on the ranks before
         torch.distributed starts. ``group_timeout_s`` is the process group's own; by default longer than the deadline.
-        With ``explain``, a run without a trace that goes wrong is run once more with one, for the witness alone.
         ``reuse`` says for this run whether its ranks may have served another, and may serve one more; by default they
         do in a cluster that is ``persistent``.
         """
@@ -120,11 +117,7 @@ class Cluster:
             **self._meeting(),
         )
         keep = str(subject) if (self.persistent if reuse is None else reuse) else None
-        run = self._carry_out(order, limit_s, stall_s or self.stall_s, keep)
-        if not explain or trace or not puzzling(run):
-            return run
-        again = replace(order, number=next(self._numbers), trace=True)
-        return explained(run, self._carry_out(again, limit_s, stall_s or self.stall_s))
+        return self._carry_out(order, limit_s, stall_s or self.stall_s, keep)
 
     def close(self) -> None:
         """End every process that was started for this cluster. Another run would start them anew."""
