@@ -6,18 +6,14 @@ check still has fresh processes of its own, so that a hang or crash of a check i
 
 from __future__ import annotations
 
-import signal
 import sys
 from argparse import Namespace
 
 from ..bad_input import BadInput
 from ..engine.judgement import INTERNAL, OK
 from ..engine.request import numbers
-from ..ranks.agent import DriverGone
-from ..ranks.agent_group import gathered
-from ..ranks.backends import spread
-from ..ranks.launched import serve
-from ..ranks.place import Place, end_with_parent, forget, placed
+from ..ranks.launched import led, serve
+from ..ranks.place import Place, placed
 
 
 def run(given: Namespace) -> int:
@@ -27,11 +23,8 @@ def run(given: Namespace) -> int:
     place = placed()
     if place is None or given.dry_run:
         return here(given) if place is None or place.rank == 0 else OK
-    forget()
     if place.rank:
-        return _serve(place)
-    if place.launcher == "torchrun":
-        end_with_parent(signal.SIGTERM)
+        return OK if serve(place, "conformance") else INTERNAL
     return _drive(given, place)
 
 
@@ -43,18 +36,9 @@ def _drive(given: Namespace, place: Place) -> int:
     if given.worlds is not None and max(numbers(given.worlds)) > place.world:
         raise BadInput(f"--worlds {given.worlds}: the launcher gave {place.world} ranks; ask for no more than that")
     given.jobs = "1"  # every place takes part in every run
-    with gathered(place) as agent_group, spread(agent_group.here):
+    with led(place) as agent_group:
         status = here(given, agent_group)
     if agent_group.lost:
         print(f"conformance: {agent_group.lost}. What was finished before is recorded.", file=sys.stderr)
         return INTERNAL
     return status
-
-
-def _serve(place: Place) -> int:
-    try:
-        serve(place)
-    except DriverGone:
-        print(f"conformance: rank {place.rank} lost rank 0, which drives the run; it ends.", file=sys.stderr)
-        return INTERNAL
-    return 0

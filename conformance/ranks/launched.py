@@ -1,32 +1,52 @@
-"""A cluster whose ranks are spread over the places that a launcher gave."""
+"""Under a launcher: what the first place and the others do, and a cluster whose ranks are spread over all of them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from .agent import Agent, Preparation
-from .agent_group import AgentGroup, connect
-from .backends import LOOPBACK, NotRunnable
+from .agent import Agent, DriverGone, Preparation
+from .agent_group import AgentGroup, connect, gathered
+from .backends import LOOPBACK, NotRunnable, spread
 from .fork_server_client import NO_DNS
 from .gather import judge
 from .launch import Cluster
 from .order import Order
 from .outcomes import Run
-from .place import Place, end_with_parent
+from .place import Place, end_with_parent, forget
 
 
-def serve(place: Place) -> None:
-    """At every place but the first: do what the driver says until it ends; ``DriverGone`` if it is lost."""
-    if place.launcher == "torchrun":
-        end_with_parent(signal.SIGTERM)
+@contextlib.contextmanager
+def led(place: Place) -> Iterator[AgentGroup]:
+    """At the first place: the agents of all."""
+    _enter(place)
+    with gathered(place) as agent_group, spread(agent_group.here):
+        yield agent_group
+
+
+def serve(place: Place, name: str) -> bool:
+    """At every other place: do what the driver of the command ``name`` says. False if it ends without saying so."""
+    _enter(place)
     agent = Agent(place.rank, place.local_rank or 0, connect(place))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal's processes; it is the driver's
-    agent.serve()
+    try:
+        agent.serve()
+    except DriverGone:
+        print(f"{name}: rank {place.rank} lost rank 0, which drives the run; it ends.", file=sys.stderr)
+        return False
+    return True
+
+
+def _enter(place: Place) -> None:
+    """Take the launcher's variables out of the environment, and end with it."""
+    forget()
+    if place.launcher == "torchrun":
+        end_with_parent(signal.SIGTERM)
 
 
 class SpreadCluster(Cluster):

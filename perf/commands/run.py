@@ -16,6 +16,7 @@ from conformance.bad_input import BadInput
 from conformance.ending import terminated_like_interrupted
 from conformance.engine import request as ask
 from conformance.hosts import Network, unavailable
+from conformance.ranks.launched import led, serve
 from reports.records import RecordError, read
 from reports.records.writer import PART
 
@@ -73,11 +74,12 @@ def run(given: Namespace) -> int:
         with Clusters(hosts=asked.planned.hosts) as clusters:
             return _measure(asked, Runner(clusters), given)
     if here.rank:
-        return launched.serve(here)
-    with launched.led(here) as agent_group, Clusters(agent_group) as clusters:
+        return GOOD if serve(here.place, "perf") else INTERNAL
+    with led(here.place) as agent_group, Clusters(agent_group) as clusters:
         status = _measure(asked, Runner(clusters), given)
         if agent_group.lost:
             print(f"perf: {agent_group.lost}", file=sys.stderr)
+            return INTERNAL
         return status
 
 

@@ -1,24 +1,13 @@
-"""Under torchrun or Slurm, on one node or many: where this process stands, and what the ranks besides rank 0 do.
-
-Rank 0 is the driver, as without a launcher; every place has an agent, which forks a fresh rank for each run. So a cell
-that fails or hangs is recorded with its witness, and the next ones are measured.
-"""
+"""Under torchrun or Slurm, on one node or many: where this process stands."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conformance.bad_input import BadInput
-from conformance.ranks.agent import DriverGone
-from conformance.ranks.agent_group import AgentGroup, gathered
-from conformance.ranks.backends import spread
-from conformance.ranks.launched import serve as serve_place
-from conformance.ranks.place import Place, end_with_parent, forget, placed
+from conformance.ranks.place import Place, placed
 
 
 @dataclass(frozen=True)
@@ -69,24 +58,3 @@ def _first_host(environ: Mapping[str, str]) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise BadInput(f"the first host of the job is not known ({error}); set MASTER_ADDR and MASTER_PORT") from error
     return done.stdout.split()[0]
-
-
-@contextmanager
-def led(here: Spot) -> Iterator[AgentGroup]:
-    """On rank 0: the agents of all places, and an environment without the launcher's variables."""
-    forget()
-    if here.place.launcher == "torchrun":
-        end_with_parent(signal.SIGTERM)
-    with gathered(here.place) as agent_group, spread(agent_group.here):
-        yield agent_group
-
-
-def serve(here: Spot) -> int:
-    """On every other rank: serve rank 0 until it ends; returns the exit status."""
-    forget()
-    try:
-        serve_place(here.place)
-    except DriverGone:
-        print(f"perf: rank {here.rank} lost rank 0, which leads; it ends.", file=sys.stderr)
-        return 1
-    return 0
