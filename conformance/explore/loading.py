@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward as attach
 from torch.utils.checkpoint import checkpoint
 
-from ..fixtures import overlapping
+from ..fixtures import groups
 from ..subjects import Subject
 
 #: Under which it is imported, so that what it defines can be pickled, and placed as the suite's own code is.
@@ -64,5 +64,5 @@ def used_names(text: str) -> list[str]:
 
 def unnamed_group(members: list[int]) -> Any:
     """A new group of these ranks that overlap hooks accept."""
-    overlapping.ensure_named()
-    return dist.new_group(members, backend=overlapping.NAME)
+    groups.ensure_named()
+    return dist.new_group(members, backend=groups.NAME)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ..api import oracle
-from ..fixtures import models, overlapping
+from ..fixtures import groups, models, overlapping
 from ..ranks import RankContext
 from ..ranks.recording import recorded
 from ..subjects import Unsupported
@@ -341,9 +341,9 @@ def _built(ctx: RankContext, cell: Cell, fault: Fault) -> tuple[Any, Any]:
     net = Net(cell.point)
     pg = None
     if cell.program in OVERLAPPED and ctx.subject.name == "torch":
-        overlapping.ensure_named()
-        with recorded(overlapping.NAME, group.FaultyGroup):
-            pg = overlapping.group_of(ctx)
+        groups.ensure_named()
+        with recorded(groups.NAME, group.FaultyGroup):
+            pg = groups.group_of(ctx)
     model = ctx.subject.DistributedDataParallel(
         net, bucket_cap_mb=overlapping.CAP_MIB, process_group=pg, **_options(cell, net)
     )

@@ -16,7 +16,7 @@ from ..plan.cells import Group
 
 PRELOAD = (
     "perf.measure.on_ranks", "perf.measure.trainer", "perf.measure.verify", "perf.measure.memory",
-    "perf.measure.trace", "conformance.fixtures.overlapping", "conformance.api.oracle",
+    "perf.measure.trace", "conformance.fixtures.groups", "conformance.api.oracle",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from conformance.ranks import RankContext
 from conformance.subjects import Unsupported, resolve
 
-from ..plan.axes import ALONE, OVERLAPPED, known_trouble
+from ..plan.axes import ALONE, known_trouble
 from ..plan.cells import Cell, Group
 from ..workloads import Workload, load, profile
 from . import void
@@ -30,7 +30,7 @@ from .clock import Clock
 from .links import sent_bytes
 from .rows import OK, VOID
 from .samples import Samples
-from .trainer import Trainer, quietly
+from .trainer import Trainer, measured_group, quietly
 from .verify import Expected, expected, in_full_precision
 
 MARKS = 4  # of an iteration: start, forward done, backward done, step done
@@ -75,7 +75,7 @@ class _Bench:
         self.workload: Workload = load(cells[0].workload, cells[0].size)
         self.epochs = cells[0].unit == "epoch"
         self.length = order.epoch if self.epochs else order.block + 1  # a turn's first step is led in, not counted
-        self.measured = self._measured_group()
+        self.measured = measured_group(ctx, cells)
         self.samples = {cell.series: Samples() for cell in cells}
         self.trainers: dict[str, Trainer] = {}
         self.answers: dict[Any, Expected] = {}
@@ -100,13 +100,6 @@ class _Bench:
         self._note(doing)
 
     # -- building
-
-    def _measured_group(self) -> Any:
-        if not any(cell.hook in OVERLAPPED for cell in self.order.group):
-            return self.ctx.group
-        from conformance.fixtures.overlapping import group_of
-
-        return group_of(self.ctx)  # the overlap hooks of torch refuse Gloo by its name
 
     def _on_device(self, batch: Any) -> Any:
         return tuple(part.to(self.ctx.device) for part in batch)

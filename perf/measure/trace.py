@@ -80,17 +80,15 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
 
     from conformance.subjects import resolve
 
-    from ..plan.axes import OVERLAPPED
     from ..workloads import load
-    from .trainer import Trainer, quietly
+    from .trainer import Trainer, measured_group, quietly
     from .verify import expected, in_full_precision
 
     harness_group: Any = dist.new_group(backend="gloo")
     found = {}
     with quietly(), in_full_precision():
         for cell in cells:
-            group = _unnamed(ctx) if cell.hook in OVERLAPPED else ctx.group
-            workload = load(cell.workload, cell.size)
+            workload, group = load(cell.workload, cell.size), measured_group(ctx, [cell])
             trainer = Trainer(ctx, cell, resolve(specs.get(cell.subject, "torch")), workload, group)
             batches = [tuple(part.to(ctx.device) for part in workload.batch(ctx.rank, at)) for at in range(WARM + KEPT)]
             trainer.steps(batches[:WARM], _marks())
@@ -101,12 +99,6 @@ def traced(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> di
             one.gap = answer.gap(trainer.bare, ctx.rank)[0]
             found[cell.series] = one
     return found
-
-
-def _unnamed(ctx: RankContext) -> Any:
-    from conformance.fixtures.overlapping import group_of
-
-    return group_of(ctx)
 
 
 def _marks(device: Any = None) -> Any:

@@ -35,18 +35,15 @@ def sent_bytes(event: Event, world: int) -> float:
 
 def on_rank(ctx: RankContext, cells: Sequence[Cell], specs: dict[str, str]) -> dict[str, Counted]:
     """Rank function: for every cell, by its series, the collectives and bytes of an iteration."""
-    from conformance.fixtures.overlapping import group_of
     from conformance.subjects import resolve
 
-    from ..plan.axes import OVERLAPPED
     from ..workloads import load
-    from .trainer import Trainer, quietly
+    from .trainer import Trainer, measured_group, quietly
 
     found = {}
     with quietly():
         for cell in cells:
-            workload = load(cell.workload, cell.size)
-            group = group_of(ctx) if cell.hook in OVERLAPPED else ctx.group
+            workload, group = load(cell.workload, cell.size), measured_group(ctx, [cell])
             trainer = Trainer(ctx, cell, resolve(specs.get(cell.subject, "torch")), workload, group)
             batch = tuple(part.to(ctx.device) for part in workload.batch(ctx.rank, 0))
             found[cell.series] = _counted(ctx, trainer, batch)

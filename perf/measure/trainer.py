@@ -6,13 +6,14 @@ import contextlib
 import inspect
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from conformance.fixtures.groups import group_of
 from conformance.ranks import RankContext
 from conformance.subjects import Subject
 
@@ -20,6 +21,11 @@ from ..plan.axes import OVERLAPPED
 from ..plan.cells import Cell
 from ..workloads import Workload
 from .clock import Clock
+
+
+def measured_group(ctx: RankContext, cells: Iterable[Cell]) -> Any:
+    """The group on which cells are measured together: torch's overlap hooks refuse Gloo by its name."""
+    return group_of(ctx) if any(cell.hook in OVERLAPPED for cell in cells) else ctx.group
 
 
 class Trainer:
