@@ -177,7 +177,7 @@ def _story(run: Run) -> Iterable[str]:
 def _detail(error: BaseException, text: str, last_run: Run | None) -> str:
     """The whole text, where it was raised, hypothesis' falsifying example, and the last run if it went wrong."""
     parts = [text, _place(error), *getattr(error, "__notes__", ())]
-    if last_run is not None and not all(isinstance(end, Finished) for end in last_run.outcomes):
+    if last_run is not None and not last_run.finished:
         parts += ["the last run before this:", *_story(last_run)]
     return "\n".join(part for part in parts if part)
 

@@ -16,7 +16,7 @@ from .backends import LOOPBACK, ensure_runnable
 from .fork_server_client import NO_DNS, ONE_THREAD, ForkServerClient
 from .gather import gather, judge, watch
 from .order import Order, main_module, pack
-from .outcomes import Finished, Run
+from .outcomes import Run
 from .rank_pool import RankPool
 from .stall import MOST_TIMES
 
@@ -162,13 +162,12 @@ class Cluster:
         start = time.monotonic()
         with self._pool(order.world, keep) as pool, pool.started(order) as folder:
             watch(pool, folder, limit_s, stall_s, self.most_times, self._when_idle)
-            outcomes = gather(pool, folder, order.trace)
+            run = judge(gather(pool, folder, order.trace), order.trace, time.monotonic() - start)
             if os.environ.get(ECHO):
                 pool.echo()
-            well = all(isinstance(outcome, Finished) for outcome in outcomes)
-            if keep is not None and well and pool.runs < _MOST_RUNS and pool.put_away():
+            if keep is not None and run.finished and pool.runs < _MOST_RUNS and pool.put_away():
                 self._idle[order.world, keep] = pool
-        return judge(outcomes, order.trace, time.monotonic() - start)
+        return run
 
     @contextlib.contextmanager
     def _pool(self, world: int, keep: str | None) -> Iterator[RankPool]:

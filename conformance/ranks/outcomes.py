@@ -134,9 +134,14 @@ class Run:
     witness: str = ""  # who waits on which collective and the first that differs, where something went wrong
     notes: tuple[str, ...] = ()
 
+    @property
+    def finished(self) -> bool:
+        """Whether every rank did."""
+        return all(isinstance(outcome, Finished) for outcome in self.outcomes)
+
     def values(self) -> list[Any]:
         """The ranks' results, in rank order; ``RunFailed`` if any rank did not finish."""
-        if not all(isinstance(outcome, Finished) for outcome in self.outcomes):
+        if not self.finished:
             raise RunFailed(self)
         return [outcome.value for outcome in self.outcomes if isinstance(outcome, Finished)]
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from conformance.bad_input import BadInput
+from conformance.engine import request as ask
 from reports.records import RecordError, RecordFile, read
 from reports.records.lines import loads
 
 from ..charts import draw_all, draw_timeline
 from ..charts.reporting import report
 from ..measure.reading import read_perf
-from ..measure.records import writable
 from ..measure.trace import iterations_of
 
 DAMAGED, INTERNAL, INTERRUPTED = 1, 3, 130
@@ -24,11 +24,7 @@ DAMAGED, INTERNAL, INTERRUPTED = 1, 3, 130
 
 def charted(given: Namespace) -> int:
     """Draw; 1 if a file had to be passed over, 0 if not."""
-    out = Path(given.out)
-    try:
-        writable(out)
-    except OSError as error:
-        raise BadInput(f"cannot write into {out}: {error.strerror}; give another --out") from error
+    out = ask.writable(Path(given.out))
     records, traces, troubles = _read(given.records)
     for trouble in troubles:
         print(f"perf: passed over: {trouble}", file=sys.stderr)

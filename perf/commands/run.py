@@ -156,11 +156,7 @@ def _show_plan(asked: Asked) -> None:
 def _measure(asked: Asked, runner: Runner, given: Namespace) -> int:
     stderr = Console(stderr=True, highlight=False, soft_wrap=True)
     judged = _judged_before(asked)
-    try:
-        records.writable(asked.out)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise BadInput(f"cannot write into {asked.out}: {why}; choose another folder with --out") from error
+    ask.writable(asked.out)
     said = surroundings.complaints(asked.planned)
     for sentence in said:
         stderr.print(f"perf: {sentence}", markup=False)

@@ -41,11 +41,7 @@ class Untraced(Exception):
 
 def trace(given: Namespace) -> int:
     """Trace what was asked for; 0, or 1 if it came to nothing."""
-    out = Path(given.out)
-    try:
-        records.writable(out)
-    except OSError as error:
-        raise BadInput(f"cannot write into {out}: {error.strerror}; give another --out") from error
+    out = ask.writable(Path(given.out))
     cells, specs = asked(given)
     command = [sys.executable, "-m", "perf", *sys.argv[1:]]
     header = records.header({"traced": [cell.series for cell in cells]}, [], command)

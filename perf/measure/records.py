@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -163,11 +162,3 @@ def question(
         "subjects": dict(subjects), "versions": dict(versions),
         "cells": [cell.series for group in planned.groups for cell in group],
     }  # fmt: skip
-
-
-def writable(out: Path) -> None:
-    """Make the folder, and see that files can be made in it; OSError if not."""
-    out.mkdir(parents=True, exist_ok=True)
-    probe = out / f".probe-{os.getpid()}"
-    probe.write_text("", encoding="utf-8")
-    probe.unlink()

@@ -69,7 +69,7 @@ class Runner:
     def _links_now(self, order: Order) -> Links:
         group = order.group
         run = self._on_ranks(links.on_rank, (group.network,), order, _LINKS_S)
-        if not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes):
+        if not isinstance(run, str) and run.finished:
             measured: Links = run.values()[0]
             return measured
         why = run if isinstance(run, str) else f"the network could not be measured: {run.summary().splitlines()[0]}"
@@ -89,7 +89,7 @@ class Runner:
                 if isinstance(run, str):
                     yield from (blank(cell, order.group, NOT_RUN, run) for cell in left)
                     return
-                if all(hasattr(outcome, "value") for outcome in run.outcomes):
+                if run.finished:
                     values = run.values()
                     for cell in left:
                         yield assembled(cell, order.group, [rank[cell.series] for rank in values])
@@ -109,8 +109,7 @@ class Runner:
         if not cells:
             return {}
         run = self._on_ranks(traffic.on_rank, (cells, order.specs), order, _COUNTING_S, trace=True)
-        whole = not isinstance(run, str) and all(hasattr(outcome, "value") for outcome in run.outcomes)
-        counted: dict[str, Counted] = run.values()[0] if whole else {}
+        counted: dict[str, Counted] = run.values()[0] if not isinstance(run, str) and run.finished else {}
         return counted
 
     def _run(self, order: Order, deadline_s: float, folder: str) -> Any:

@@ -184,8 +184,8 @@ OTHERS = [
     ("trace --cap much --out folder", "--cap 'much' is no number of MiB"),
     ("trace --cap -1 --out folder", "give a number from 0 to 10000"),
     ("trace --cap nan --out folder", "give a number from 0 to 10000"),
-    ("trace --out in_the_way", "give another --out"),
-    ("chart whole.jsonl --out in_the_way", "give another --out"),
+    ("trace --out in_the_way", "choose another folder with --out"),
+    ("chart whole.jsonl --out in_the_way", "choose another folder with --out"),
 ]  # fmt: skip
 
 
