@@ -45,6 +45,7 @@ class Asked:
         words += ["--worlds", ",".join(map(str, worlds)), "--select", clause, "--check", check]
         words += ["--schedule", schedule] if schedule else []
         words += ["--poison"] if self.poison else []
+        words += ["--deadline", f"{self.deadline_s:g}"] if self.deadline_s else []
         return shlex.join(["python", "-m", "conformance", *words, *(["--checks", self.checks] if self.checks else [])])
 
     def again_for(self, results: Sequence[Result]) -> str:

@@ -60,7 +60,9 @@ class Source:
     def asked(self) -> Asked:
         """The question behind the record, as far as it takes to say how to repeat a part of it."""
         specs = {name: str(self._subject(name).get("spec", name)) for name in self.subjects}
-        return Asked(specs, {}, self._backend, (), (), checks=str(self.header.get("checks", "")))
+        said, checks = self.header.get("asked", {}), str(self.header.get("checks", ""))
+        poison, deadline_s = bool(said.get("poison")), said.get("deadline")
+        return Asked(specs, {}, self._backend, (), (), deadline_s=deadline_s, checks=checks, poison=poison)
 
     def again(self, results: Sequence[Result]) -> str:
         """The command that runs the check of these results again; with the schedule that is known to break it."""

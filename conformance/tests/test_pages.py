@@ -62,6 +62,13 @@ def test_a_page_shows_every_state_with_its_evidence(tmp_path):
         assert words in text, words
 
 
+def test_the_command_of_a_break_repeats_all_that_the_run_was_told_of_its_ranks(tmp_path):
+    asked = {"backend": "gloo", "worlds": [2, 3], "select": ["*"], "poison": True, "deadline": 2.5}
+    pages, _ = made(tmp_path, lay(tmp_path / "a.jsonl", asked=asked))
+    for name in ("index.html", "summary.md"):
+        assert "--check test_something --poison --deadline 2.5" in Parts(pages[name]).text, name
+
+
 def test_states_of_cells_and_marks_follow_the_judgement(tmp_path):
     _, table = table_of(lay(tmp_path / "a.jsonl"))
     cells = {each.id: each.cells[0] for each in table}
