@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from .bad_input import BadInput
 
-_BAD_INPUT, _INTERRUPTED = 2, 130
+_BAD_INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 130
 
 
 def status_of(name: str, act: Callable[[], int]) -> int:
@@ -26,6 +27,10 @@ def status_of(name: str, act: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of our output has had enough
         sys.stderr.close()
         return 1
+    except Exception:  # 1, which Python would end with, is an answer: something is broken, slower, not caught
+        traceback.print_exc()
+        print(f"{name}: the command itself failed, which says nothing of what it was asked", file=sys.stderr)
+        return _INTERNAL
 
 
 @contextmanager

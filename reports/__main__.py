@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("reports: interrupted", file=sys.stderr)
         return 130
+    except Exception:  # 1, which Python would end with, is a verdict
+        traceback.print_exc()
+        print("reports: the command itself failed, which says nothing of what it was asked", file=sys.stderr)
+        return 2
 
 
 def _run_nightly(given: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conformance.ending import status_of
 from conformance.fixtures.observing import asks_for_accelerator, or_lacks_accelerator
 from conformance.ranks import Cluster, Raised
 from reports.records import read
@@ -353,3 +354,13 @@ def test_optimizers_in_backward_are_not_run_without_an_accelerator_whatever_the_
 
 def test_an_error_about_something_else_asks_for_no_accelerator():
     assert not asks_for_accelerator(RuntimeError("the size of tensor a must match"))
+
+
+def test_a_command_that_fails_itself_does_not_end_with_a_status_that_is_an_answer(capsys):
+    def fail():
+        raise LookupError("a slip of the suite")
+
+    assert status_of("conformance", fail) == 3
+    said = capsys.readouterr().err
+    assert "LookupError: a slip of the suite" in said
+    assert said.endswith("conformance: the command itself failed, which says nothing of what it was asked\n")

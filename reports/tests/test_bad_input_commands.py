@@ -87,3 +87,11 @@ LINES = [
 @pytest.mark.parametrize(("line", "says"), LINES)
 def test_what_cannot_be_had_is_refused(place, capsys, line, says):
     refused(main, line, says, place, capsys)
+
+
+def test_a_command_that_fails_itself_gives_no_verdict(place, monkeypatch, capsys):
+    monkeypatch.setattr("reports.__main__._judge", lambda history: history / 0)
+    assert main(["judge", "folder"]) == 2
+    said = capsys.readouterr().err
+    assert "TypeError" in said
+    assert said.endswith("reports: the command itself failed, which says nothing of what it was asked\n")
