@@ -11,19 +11,24 @@ from pathlib import Path
 from ..bad_input import BadInput
 from ..ending import terminated_like_interrupted
 from ..engine import request as ask
-from ..engine.judgement import BROKEN, INTERRUPTED, OK
+from ..engine.judgement import BROKEN, INTERRUPTED, OK, UNDECIDED
 from ..explore import axes
-from ..explore.judging import failure_of
+from ..explore.judging import FALLS_OVER, failure_of
+from ..explore.offering import lacking
 from ..explore.program import Program
 from ..explore.script import write
-from ..explore.session import Asked, Cause, Explored, allowed_features, explore
+from ..explore.session import Asked, Cause, Explored, drawn_features, explore
 from ..explore.summary import summary
 from ..ranks import Cluster
 
 
 def explore_command(given: Namespace) -> int:
-    """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason."""
-    subjects = [spec for spec, _ in ask.subjects(given.subject).values()]
+    """Explore each subject; 1 if a program failed, of torch if one failed for no listed reason; 4 if none ran."""
+    found = ask.subjects(given.subject)
+    for name, (_, subject) in found.items():
+        if missing := lacking(Program(), subject):
+            raise BadInput(f"subject {name!r} does not provide {missing}, which every program asks for")
+    subjects = [spec for spec, _ in found.values()]
     if given.program:
         with terminated_like_interrupted():
             return _one(given.program, subjects, Path(given.out))
@@ -41,17 +46,20 @@ def explore_command(given: Namespace) -> int:
 
 def _explored(given: Namespace, subjects: list[str], seed: int, seconds: float, jobs: int, out: Path) -> int:
     """Each subject for so long; the exit status."""
-    unknown = 0
+    unknown, undecided = 0, False
     for name in subjects:
         folder = _folder(out, name)
         asked = Asked(name, seed, seconds, jobs, folder, given.first)
         print(f"{name}: seed {seed}, {asked.seconds:.0f} s", flush=True)
         explored = explore(asked, _say(asked))
-        text, unlisted = summary(explored, name, allowed_features(name))
+        text, unlisted = summary(explored, name, drawn_features(name))
         print(text, flush=True)
         (folder / "summary.md").write_text(text + "\n", encoding="utf-8")
         unknown += unlisted
-    return BROKEN if unknown else OK
+        if not explored.programs:
+            undecided = True
+            print(f"nothing was decided of {name}: no program ran in {asked.seconds:.0f} s; give more --minutes")
+    return BROKEN if unknown else UNDECIDED if undecided else OK
 
 
 def _say(asked: Asked) -> Callable[[Explored, list[Cause]], None]:
@@ -65,7 +73,7 @@ def _say(asked: Asked) -> Callable[[Explored, list[Cause]], None]:
         )
         print(f"\r\033[K{line}" if live else line, end="" if live else "\n", flush=True)
         for cause in causes:
-            path = write(asked.out, cause.program, asked.subject, cause.text) if cause.kind != "falls over" else ""
+            path = write(asked.out, cause.program, asked.subject, cause.text) if cause.kind != FALLS_OVER else ""
             print(f"\n{cause.kind}: {cause.text}\n    {cause.program.json()}\n    {path}", flush=True)
 
     return say
@@ -89,7 +97,7 @@ def _one(text: str, subjects: list[str], out: Path) -> int:
             print(f"{name}: {failure.kind}: {failure.text}")
             if failure.evidence:
                 print(failure.evidence)
-            if failure.kind != "falls over":
+            if failure.kind != FALLS_OVER:
                 print(f"    {write(_folder(out, name), program, name, failure.text)}")
     return BROKEN if failed else OK
 

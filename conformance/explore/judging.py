@@ -21,6 +21,7 @@ from .tolerance import ANYTHING, Noted, Tolerance
 
 DEADLINE_S = 20.0
 PATIENT_S = 15.0  # what has hung must hang once more, and for so long, on a machine that may be busy
+FALLS_OVER = "falls over"  # the kind of a failure that is the exploration's own
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Failure:
     """What went wrong with a program."""
 
     program: Program
-    kind: str  # differs, raises, hangs, dies
+    kind: str  # differs, raises, hangs, dies, falls over
     text: str  # the first thing that is wrong, in one line
     evidence: str = ""
 
@@ -131,7 +132,7 @@ def failure_of(
     try:
         return judged(program, cluster, subject, stall_s, partly)
     except Exception as error:
-        return Failure(program, "falls over", f"{type(error).__name__}: {error}", traceback.format_exc())
+        return Failure(program, FALLS_OVER, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _ends(run: Run) -> str:

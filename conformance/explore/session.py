@@ -10,16 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from reports.records.lines import append, whole_lines
 
 from ..ranks import Cluster
+from ..subjects import resolve
 from . import axes
 from .axes import Feature
 from .batch import Judge, judged
-from .judging import PATIENT_S, Failure, failure_of
+from .judging import FALLS_OVER, PATIENT_S, Failure, failure_of
+from .offering import lacking
 from .program import Program
 
 RECORD = "explored.jsonl"
@@ -95,6 +98,13 @@ def allowed_features(subject: str) -> list[Feature]:
     """What programs for this subject may choose."""
     ours = subject == "impl" or subject.startswith(("conformance.defects.", "conformance.power."))
     return [feature for feature in axes.FEATURES if ours or feature[0] not in OWN_AXES]
+
+
+@cache
+def drawn_features(subject: str) -> tuple[Feature, ...]:
+    """What programs that are drawn for it choose: of those, what asks for nothing that it lacks."""
+    made = {feature: axes.closed(dict([feature])) or {} for feature in allowed_features(subject)}
+    return tuple(feature for feature, choices in made.items() if not lacking(Program(choices), resolve(subject)))
 
 
 def explore(asked: Asked, say: Callable[[Explored, list[Cause]], None]) -> Explored:
@@ -186,7 +196,7 @@ def batch_row(
 ) -> dict[str, Any]:
     """One batch as a row of the record; ``partly`` is what the judge has noted of programs."""
     causes = [Program.read(text).features for text in known]
-    batch = judged(number, seed, judge, causes, allowed_features(subject))
+    batch = judged(number, seed, judge, causes, drawn_features(subject))
     new = [
         {
             "program": failure.program.json(), "kind": failure.kind, "text": failure.first_line,
@@ -210,7 +220,7 @@ def judge_of(subject: str, kept: Cluster, fresh: Cluster, partly: dict[str, str]
     def judge(program: Program) -> Failure | None:
         moments: list[str] = []
         first = failure_of(program, kept, subject, partly=moments)
-        if first is not None and first.kind != "falls over":
+        if first is not None and first.kind != FALLS_OVER:
             first = failure_of(program, fresh, subject, PATIENT_S if first.kind == "hangs" else None, moments)
         if first is None and moments and partly is not None:
             partly[program.json()] = moments[-1]

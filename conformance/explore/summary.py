@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from . import axes
 from .axes import Feature
+from .judging import FALLS_OVER
 from .listed import listed
 from .session import Cause, Explored
 
@@ -27,7 +28,7 @@ def summary(explored: Explored, subject: str, allowed: Collection[Feature]) -> t
     ]
     unlisted = 0
     for cause in sorted(explored.causes, key=lambda each: -each.times):
-        clauses = listed(cause.program, subject)
+        clauses = listed(cause.program, subject) if cause.kind != FALLS_OVER else []
         unlisted += not clauses
         lines += ["", *_cause(cause, clauses)]
     return "\n".join(lines), unlisted

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import json
 import random
 import signal
@@ -328,6 +329,31 @@ def test_an_exploration_that_is_to_find_one_failure_ends_with_it(tmp_path, monke
     explored = explore(Asked("impl", 1, 1.0, 1, tmp_path, first=first), lambda *_: None)
     assert len(explored.causes) == 1
     assert explored.programs in programs
+
+
+def test_an_exploration_in_which_no_program_ran_decides_nothing(tmp_path, capsys):
+    assert main(["explore", "--subject", "impl", "--minutes", "1e-9", "--out", str(tmp_path)]) == 4
+    assert "nothing was decided of impl: no program ran" in capsys.readouterr().out
+
+
+def test_what_falls_over_by_itself_is_no_listed_deviation():
+    cause = session.Cause(program(delayed="one layer", types="double"), judging.FALLS_OVER, "ForkServerFailed: gone")
+    text, unlisted = summary(Explored(programs=1, causes=[cause]), "torch", axes.FEATURES)
+    assert unlisted == 1
+    assert "falls over (NOT LISTED)" in text
+    text, unlisted = summary(Explored(programs=1, causes=[dataclasses.replace(cause, kind="differs")]), "torch", ())
+    assert (unlisted, "differs (listed: DDP-122" in text) == (0, True)
+
+
+def test_nothing_is_drawn_that_asks_for_what_a_subject_lacks(monkeypatch):
+    names = {name: Bare for name in SUBJECTS_NAMES if name != "ZeroRedundancyOptimizer"}
+    monkeypatch.setattr(session, "resolve", lambda _: Subject("without", "1", names, {"no_sync": "not here"}))
+    drawn = set(session.drawn_features("somebody:subject"))
+    assert not [feature for feature in drawn if feature[0] == "sharded" or feature == ("accumulation", "no_sync")]
+    assert {("schedule", "uneven"), ("buckets", "tiny")} & drawn
+    monkeypatch.undo()
+    assert session.drawn_features("torch") == tuple(session.allowed_features("torch"))
+    assert session.drawn_features("impl") == axes.FEATURES
 
 
 def test_failures_of_two_workers_with_one_cause_are_one_cause():
