@@ -25,7 +25,9 @@ def soak(given: Namespace) -> int:
     constructions = _turns(given.constructions, "constructions", soaking.LEAST_CONSTRUCTIONS)
     seed = ask.seed(given.seed)
     seed = int(time.time()) % 1_000_000 if seed is None else seed
-    ask.subject_of(given.subject)
+    subject = ask.subject_of(given.subject)
+    if missing := [name for name in soaking.NEEDED if name not in subject.names]:
+        raise BadInput(f"subject {subject.name!r} does not provide {', '.join(missing)}, which this trains with")
     out = ask.writable(Path(given.out))
     try:
         with terminated_like_interrupted():

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from torch import nn
 from ..explore import drawing
 from ..explore.judging import Failure, judged
 from ..explore.program import Program
-from ..explore.session import allowed_features
+from ..explore.session import drawn_features
 from ..fixtures import models, overlapping
 from ..ranks import Cluster, RankContext, Run
 
 WORLD = 2
+NEEDED = ("DistributedDataParallel", "ZeroRedundancyOptimizer", "Join", "default_hooks")  # of a subject
 _PATIENT_S = 30.0  # without progress: ranks are stopped on purpose
 _DEADLINE_S = 120.0
 _KEYS_OF_OURS = 4  # that two meetings leave in the store
@@ -81,12 +83,12 @@ def programs(
 ) -> tuple[int, list[Failure]]:
     """Judge random programs on disturbed ranks for so long; how many, and what failed."""
     failures: list[Failure] = []
-    drawn, lock, end = _drawn(subject, seed), threading.Lock(), time.monotonic() + seconds
+    drawn, lock, end, over = _drawn(subject, seed), threading.Lock(), time.monotonic() + seconds, threading.Event()
     count = 0
 
     def work(cluster: DisturbedCluster) -> None:
         nonlocal count
-        while time.monotonic() < end:
+        while time.monotonic() < end and not over.is_set():
             with lock:
                 program = next(drawn)
             failure = _judged(program, cluster, subject)
@@ -95,16 +97,15 @@ def programs(
                 failures.extend([failure] if failure is not None else [])
                 say(count, failure)
 
-    clusters = _clusters(jobs)
+    clusters, threads = _clusters(jobs), ThreadPoolExecutor(jobs)
     try:
-        threads = [threading.Thread(target=work, args=(cluster,)) for cluster in clusters]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for done in as_completed([threads.submit(work, cluster) for cluster in clusters]):
+            done.result()  # raises what has ended a thread
     finally:
+        over.set()
         for cluster in reversed(clusters):
             cluster.close()
+        threads.shutdown()
     return count, failures
 
 
@@ -124,7 +125,7 @@ def _judged(program: Program, cluster: DisturbedCluster, subject: str) -> Failur
 
 def _drawn(subject: str, seed: int) -> Iterator[Program]:
     """Programs without end; the same seed draws the same ones."""
-    allowed = allowed_features(subject)
+    allowed = drawn_features(subject)
     while True:
         yield from (program for world in (2, 3) for program in drawing.sample(seed + world, 10, allowed, world))
         seed += 10
