@@ -39,6 +39,8 @@ def power(given: Namespace) -> int:
     seed = random.SystemRandom().randrange(1000, 1_000_000) if seed is None else seed
     entries = triage.load()
     most = number(given.cases, "number of cases") if given.cases else None
+    if given.mutant and given.written:
+        raise BadInput("--mutant names one of a draw, and --written tries those of a file: give one of the two")
     pool = Pool.of_impl()
     if given.list:
         return _list(pool, seed, wanted)

@@ -26,6 +26,8 @@ def protocol(given: Namespace) -> int:
     limit_s = 60 * minutes(given.minutes)
     jobs = number(given.jobs, "number of jobs")
     configurations = _asked(given)
+    if given.defect and given.subject != "impl":
+        raise BadInput(f"--defect plants mistakes in impl: leave --subject {given.subject} out")
     _ensure_explorable(given.subject, configurations)
     try:
         with terminated_like_interrupted():

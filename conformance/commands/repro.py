@@ -23,12 +23,12 @@ BOARD = Path("out/board")  # where the board makes its environments
 
 def repro(given: Namespace) -> int:
     """Write a script and a text for each listed break of the clause; 1 if one does not show with this torch."""
-    clause, deviations = _asked(given.clause, given.subject)
-    every = cases() if given.subject == "torch" else cases(FOREIGN)
-    found = [case for case in every if case.is_about(clause.id) and case.column == given.subject]
+    clause, column, deviations = _asked(given.clause, given.subject)
+    every = cases() if column.name == "torch" else cases(FOREIGN)
+    found = [case for case in every if case.is_about(clause.id) and case.column == column.name]
     if not found:
         raise BadInput(f"{clause.id} has a listed deviation, but no case in conformance/repros shows it yet")
-    folder, (column,) = Path(given.out), choose(given.subject)
+    folder = Path(given.out)
     python = interpreter(column, folder_of(column, BOARD.absolute()))
     if not python.is_file():
         raise BadInput(f"{column.name} is not installed here; make board COLUMNS={column.name} does it")
@@ -43,23 +43,25 @@ def repro(given: Namespace) -> int:
     return 0 if all(shown) else 1
 
 
-def _asked(wanted: str, subject: str) -> tuple[Clause, list[Deviation]]:
+def _asked(wanted: str, subject: str) -> tuple[Clause, Column, list[Deviation]]:
     clause = load().get(wanted.upper())
     if clause is None:
         raise BadInput(f"there is no clause {wanted!r}; `python -m conformance clauses` lists all")
     if subject == "impl":
         raise BadInput(f"--subject {subject}: scripts show what others break: torch, or a column of the board")
-    listed = built_in(subject) if subject == "torch" else _faults(subject)
+    column, *more = choose(subject)
+    if more:
+        raise BadInput(f"--subject {subject}: scripts are written for one at a time, for example {column.name}")
+    listed = built_in("torch") if column.name == "torch" else _faults(column)
     deviations = [each for each in listed if fnmatchcase(clause.id, each.clause)]
     if not deviations:
         raise BadInput(f"{clause.id} has no listed deviation of {subject}; torch's are in conformance/deviations")
-    return clause, deviations
+    return clause, column, deviations
 
 
-def _faults(column: str) -> list[Deviation]:
+def _faults(column: Column) -> list[Deviation]:
     """What a column of the board breaks by a fault of its own."""
-    (found,) = choose(column)
-    return [each for each in classes.of(found) if each.reason.startswith(classes.FAULT)]
+    return [each for each in classes.of(column) if each.reason.startswith(classes.FAULT)]
 
 
 def _write(
