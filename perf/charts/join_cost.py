@@ -9,71 +9,54 @@ from ..analyse.intervals import Interval, of_difference
 from ..analyse.network import even_steps, ms
 from ..analyse.ratio import by_round
 from ..measure.rows import OK, Row, sibling
-from ..wording import more
 from . import style
-from .by_hosts import by_setting
+from .by_hosts import Question, by_setting, drawn
 from .undrawable import Undrawable
 
-TITLE = "What does Join add to a step over a network?"
 _STRATEGIES = {"join": ("Join", "-"), "throwing": ("Join that throws", ":"), "flag": ("flag before every step", "--")}
-_MOST_PANELS = 4
 
 
 def draw(made: Board) -> Any:
-    found = by_setting([group for group in even_steps(made) if _added(group)])
-    panels = found[:_MOST_PANELS]
+    panels = by_setting([group for group in even_steps(made) if any(_plain(group, row) for row in group.find())])
     if not panels:
         raise Undrawable("no step within Join stands beside a plain one over a network (sweep network-delay has them)")
-    rows = [row for _, groups in panels for group in groups for row in group.rows]
-    said = [sentence for name, groups in panels for group in groups for sentence in _said(name, group)]
-    caption = made.caption(
-        "By how much a step is longer than a plain one, in the same rounds, on even inputs: median with 95 % interval."
-        + more(len(found) - len(panels), "panel"), rows,
-    )
-    caption = "\n".join([caption, *said])
-    figure, axes = style.sheet(TITLE, caption, len(panels), height_in=2.9, columns=2, legend_lines=2)
-    for axis, (name, groups) in zip(axes, panels, strict=True):
-        _panel(axis, groups, made.subjects)
-        axis.set_title(name)
-    axes[0].set_ylabel("added, ms a step")
-    style.legend(figure, axes, columns=3)
+    figure, axes = drawn(made, panels, QUESTION)
+    for axis in axes:
+        axis.axhline(0, color=style.GREY, linewidth=0.8)
     return figure
 
 
-def _added(group: Measured) -> list[tuple[Row, Interval | None]]:
-    """Every row of a strategy, with what it adds to its subject's plain step."""
-    found: list[tuple[Row, Interval | None]] = []
-    for row in group.find():
-        plain = sibling(row, group.rows, strategy="plain")
-        if row["axes"]["strategy"] in _STRATEGIES and plain is not None:
-            sound = row["status"] == plain["status"] == OK
-            found.append((row, of_difference(by_round(row), by_round(plain)) if sound else None))
-    return found
+def _plain(group: Measured, row: Row) -> Row | None:
+    """The plain step of the same subject, of a row of a strategy."""
+    return sibling(row, group.rows, strategy="plain") if row["axes"]["strategy"] in _STRATEGIES else None
 
 
-def _panel(axis: Any, groups: list[Measured], subjects: list[str]) -> None:
-    worlds = [group.axes["world"] for group in groups]
-    lines: dict[tuple[str, str], list[tuple[int, Row, Interval | None]]] = {}
-    for place, group in enumerate(groups):
-        for row, added in _added(group):
-            lines.setdefault((row["subject"], row["axes"]["strategy"]), []).append((place, row, added))
-    for number, ((subject, strategy), points) in enumerate(sorted(lines.items())):
-        aside = 0.03 * (number - (len(lines) - 1) / 2)
-        name, dashes = _STRATEGIES[strategy]
-        look = {**style.subject_look(subject, subjects), "linestyle": dashes, "label": f"{subject}, {name}"}
-        sound = [(place + aside, added.scaled(1e-6)) for place, _, added in points if added is not None]
-        if sound:
-            style.line(axis, *zip(*sound, strict=True), **look)
-        for place, row, added in points:
-            if added is None:
-                style.void(axis, place + aside, row["status"] if row["status"] != OK else "no plain step")
-    axis.axhline(0, color=style.GREY, linewidth=0.8)
-    axis.set_xticks(range(len(worlds)), [str(world) for world in worlds])
-    axis.set_xlim(-0.4, len(worlds) - 0.6)
-    axis.set_xlabel("hosts")
+def _added(group: Measured, row: Row) -> Interval | None:
+    plain = _plain(group, row)
+    return None if plain is None or plain["status"] != OK else of_difference(by_round(row), by_round(plain))
 
 
-def _said(name: str, group: Measured) -> list[str]:
-    found = [(row["subject"], added) for row, added in _added(group) if row["axes"]["strategy"] == "join" and added]
+def _added_ms(group: Measured, row: Row) -> Interval | None:
+    found = _added(group, row)
+    return None if found is None else found.scaled(1e-6)
+
+
+def _line(row: Row, subjects: list[str]) -> dict[str, Any] | None:
+    if row["axes"]["strategy"] not in _STRATEGIES:
+        return None
+    name, dashes = _STRATEGIES[row["axes"]["strategy"]]
+    return {**style.subject_look(row["subject"], subjects), "linestyle": dashes, "label": f"{row['subject']}, {name}"}
+
+
+def _said(name: str, group: Measured, _subjects: list[str]) -> list[str]:
+    sound = [row for row in group.find(strategy="join") if row["status"] == OK]
+    found = [(row["subject"], added) for row in sound if (added := _added(group, row)) is not None]
     words = "; ".join(f"{subject} {ms(added)}" for subject, added in found)
     return [f"{name}, {group.axes['world']} hosts: Join adds to a step: {words}."] if words else []
+
+
+QUESTION = Question(
+    "What does Join add to a step over a network?",
+    "By how much a step is longer than a plain one, in the same rounds, on even inputs: median with 95 % interval.",
+    "added, ms a step", _added_ms, _said, _line, "no plain step", legend_lines=2,
+)  # fmt: skip

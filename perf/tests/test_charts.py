@@ -239,7 +239,7 @@ def test_a_caption_says_how_many_panels_there_is_no_room_for(tmp_path, monkeypat
     runs = {"workload": "paced", "size": ["bert", "dlrm"], "unit": "epoch", "skew": "linear", "strategy": "join",
             "skew_fraction": [0.5, 1.0]}  # fmt: skip
     made = board([record(tmp_path / "many.jsonl", rows([*both, runs], time_ms, world=4))])
-    monkeypatch.setattr(f"perf.charts.{'by_hosts' if name == 'exposed' else name}._MOST_PANELS", 1)
+    monkeypatch.setattr(f"perf.charts.{'by_hosts' if name in ('exposed', 'join_cost') else name}._MOST_PANELS", 1)
     with styled():
         figure = import_module(f"perf.charts.{name}").draw(made)
     said = " ".join(" ".join(text.get_text() for text in figure.texts).split())
