@@ -13,6 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conformance.ranks import RankContext
 
 Samples = dict[str, dict[str, list[int]]]
 
@@ -80,16 +84,25 @@ def _start(words: Sequence[str]) -> None:
         raise RuntimeError(f"python {' '.join(words)} ended with status {done.returncode}: {last_line}")
 
 
+def _all_reduced(ctx: RankContext) -> float:
+    """Rank function."""
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1, device=ctx.device)
+    dist.all_reduce(total)
+    return total.item()
+
+
 def _checks(worlds: Sequence[int], end: float | None) -> dict[str, list[int]]:
     """A whole run of the smallest check there is, on fresh ranks, as the suite makes one."""
     from conformance.ranks import Cluster
-    from conformance.ranks.cost import trivial
 
     def check(cluster: Cluster, world: int) -> None:
-        values = cluster.run(trivial, world=world, subject="torch").values()
+        values = cluster.run(_all_reduced, world=world, subject="torch").values()
         if values != [world] * world:
             raise RuntimeError(f"the all-reduce of {world} ones gave {values}")
 
-    with Cluster(preload=["conformance.ranks.cost"]) as cluster:
+    with Cluster(preload=[__name__]) as cluster:
         acts = {str(world): partial(check, cluster, world) for world in worlds}
         return _interleaved(acts, _ROUNDS["checks"], end)
