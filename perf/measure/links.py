@@ -43,10 +43,16 @@ class Links:
             return self.missing
         worst = max(self.bytes_per_s, key=lambda each: abs(each / self.wanted_bytes_per_s - 1))
         off = worst / self.wanted_bytes_per_s - 1
-        if abs(off) <= MOST_OFF:
-            return ""
-        rank, share = self.bytes_per_s.index(worst), f"{100 * abs(off):.0f} % {'below' if off < 0 else 'above'}"
-        return void.by_network(self.network, f"rank {rank} gets {worst / 1e6:.1f} MB/s of payload, {share}")
+        if abs(off) > MOST_OFF:
+            share = f"{100 * abs(off):.0f} % {'below' if off < 0 else 'above'} what {self.network} should carry"
+            usual = "the usual cause is a machine too busy for so many hosts"
+            rank = self.bytes_per_s.index(worst)
+            return void.by_network(f"rank {rank} gets {worst / 1e6:.1f} MB/s of payload, {share}; {usual}")
+        late, soonest = 2e9 * Network.of(1, self.network).delay_s, min(self.latency_ns)  # of the two links on the way
+        if self.world > 1 and soonest < (1 - MOST_OFF) * late:
+            rank = self.latency_ns.index(soonest)
+            return void.by_network(f"rank {rank} reaches the next in {soonest / 1e3:.0f} us, not {late / 1e3:.0f} us")
+        return ""
 
     def figures(self) -> dict[str, Any]:
         """For every row over this network."""

@@ -31,9 +31,9 @@ def by_guarantee(clause: str, subject: str, witness: str) -> str:
     return f"{_BROKEN}{clause}, which {subject} does not keep: {witness}"[:500]
 
 
-def by_network(network: str, worst: str) -> str:
+def by_network(worst: str) -> str:
     """Why a network that is not what was asked for makes all cells over it void."""
-    return f"{_NETWORK}: {worst} what {network} should carry; the usual cause is a machine too busy for so many hosts"
+    return f"{_NETWORK}: {worst}"
 
 
 def short(reason: str) -> str:

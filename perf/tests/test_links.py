@@ -33,6 +33,12 @@ def test_one_that_is_off_by_more_than_5_percent_is_named(shares, said):
     assert said in over(*shares).trouble
 
 
+def test_one_that_is_sooner_than_its_delay_is_named():
+    late = {each: Links("1gbit 200us", 2, WANTED, (WANTED, WANTED), (520e3, each)).trouble for each in (4e5, 2e5)}
+    assert late[4e5] == ""
+    assert "rank 1 reaches the next in 200 us, not 400 us" in late[2e5]
+
+
 def test_without_a_network_there_is_nothing_to_measure():
     assert (Links().trouble, Links().figures()) == ("", {})
 
