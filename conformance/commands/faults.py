@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import queue
 import sys
-import threading
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..bad_input import BadInput
@@ -87,31 +84,8 @@ def _matrix(
     return BROKEN if surprising else OK
 
 
-def _rows(subject: str, cells: Iterable[Cell], jobs: int) -> Iterator[Row]:
+def _rows(subject: str, cells: list[Cell], jobs: int) -> Iterator[Row]:
     """The cells on hosts, which mostly wait, beside all others."""
-    cells = list(cells)
-    done: queue.SimpleQueue[Row | Exception | None] = queue.SimpleQueue()
     away = on_hosts.rows(subject, [cell for cell in cells if cell.on_hosts])
     with Workers(jobs, subject) as workers:
-        here = workers.rows([cell for cell in cells if not cell.on_hosts])
-        for rows in (away, here):
-            threading.Thread(target=_hand_over, args=(rows, done), daemon=True).start()
-        running = 2
-        while running:
-            with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
-                row = done.get(timeout=0.5)
-                if isinstance(row, Exception):
-                    raise row
-                if row is None:
-                    running -= 1
-                else:
-                    yield row
-
-
-def _hand_over(rows: Iterator[Row], done: queue.SimpleQueue[Row | Exception | None]) -> None:
-    try:
-        for row in rows:
-            done.put(row)
-        done.put(None)
-    except Exception as error:
-        done.put(error)
+        yield from workers.rows([cell for cell in cells if not cell.on_hosts], away)

@@ -87,35 +87,38 @@ class Workers:
         for cluster in reversed(self._clusters):
             cluster.close()
 
-    def rows(self, cells: Sequence[Cell]) -> Iterator[Row]:
-        """The cells' rows, each as soon as it is there."""
-        waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
-        done: queue.SimpleQueue[Row | Exception] = queue.SimpleQueue()
-        for cell in cells:
-            waiting.put(cell)
-        for cluster in self._clusters[: len(cells)]:
-            threading.Thread(target=self._work, args=(cluster, waiting, done), daemon=True).start()
-        left = len(cells)
-        while left:
+    def rows(self, cells: Sequence[Cell], *beside: Iterator[Row]) -> Iterator[Row]:
+        """The rows of the cells and of what is to run beside them, each as soon as it is there."""
+        left = iter(cells)  # of a list: two threads never get the same one
+        sources = [*(self._rows(cluster, left) for cluster in self._clusters[: len(cells)]), *beside]
+        done: queue.SimpleQueue[Row | Exception | None] = queue.SimpleQueue()
+        for source in sources:
+            threading.Thread(target=_hand_over, args=(source, done), daemon=True).start()
+        running = len(sources)
+        while running:
             with contextlib.suppress(queue.Empty):  # in slices, so that Ctrl-C gets through everywhere
                 row = done.get(timeout=0.5)
                 if isinstance(row, Exception):
                     raise row
-                yield row
-                left -= 1
+                if row is None:
+                    running -= 1
+                else:
+                    yield row
 
-    def _work(self, cluster: Cluster, waiting: Any, done: Any) -> None:
-        while True:
-            try:
-                cell = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                with self._turns.one():
-                    done.put(run_one(cell, cluster, self._subject))
-            except Exception as error:
-                done.put(error)
-                return
+    def _rows(self, cluster: Cluster, cells: Iterator[Cell]) -> Iterator[Row]:
+        for cell in cells:
+            with self._turns.one():
+                row = run_one(cell, cluster, self._subject)
+            yield row
+
+
+def _hand_over(rows: Iterator[Row], done: queue.SimpleQueue[Row | Exception | None]) -> None:
+    try:
+        for row in rows:
+            done.put(row)
+        done.put(None)
+    except Exception as error:
+        done.put(error)
 
 
 # -- the record
