@@ -627,7 +627,7 @@ def go_backward_inside(ctx):
         model.zero_grad()
         with nullcontext() if synchronised else model.no_sync():
             error = caught(model, models.place(ctx.rank, 0).to(ctx.device))
-        seen.append((error, gradient(model.module.layer.weight)))
+        seen.append((error, None if error else gradient(model.module.layer.weight)))
     return seen
 
 
