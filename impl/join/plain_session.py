@@ -25,6 +25,8 @@ class PlainSession(BaseSession):
         super().__init__(team, device, throw, MessageLayout(("a plain joinable",), ((),), team.size))
         self._device = device
         self._hooks = hooks
+        if team.tally.blocks:
+            self._tell_depth()  # of the innermost one: this session may have none
 
     def enter(self) -> None:
         """The block begins."""
