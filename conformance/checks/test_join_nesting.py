@@ -146,28 +146,23 @@ def test_an_iteration_between_building_and_entering_an_inner_context_counts_as_o
 # -- JOIN-040: contexts inside each other, each with a model of its own
 
 
-def train_in_contexts(ctx, schedule, depth, used, plain=None, later=False):
+def train_in_contexts(ctx, schedule, depth, used, plain=None):
     """So many contexts inside each other, on a group of their own; an iteration trains the models of those used.
 
-    The context ``plain`` has a plain joinable in place of a model. ``later``: the inner ones begin in the second
-    iteration. The error, and by iteration the gradients of each.
+    The context ``plain`` has a plain joinable in place of a model. The error, and by iteration the gradients of each.
     """
     group, seen = dist.new_group(), []
     beside = recorder(ctx, group=group)
-    several_numbers = plain is not None and not later  # in a message
-    crowd = [recorder(ctx, group=group) for _ in range(24 if several_numbers else 0)]
+    crowd = [] if plain is None else [recorder(ctx, group=group) for _ in range(24)]  # messages are of several numbers
     kinds = [(models.Sum, models.divisible)] * (depth - 1) + [(models.scalar, models.divisible_scalar)]
     several = [(ddp(ctx, kind(), process_group=group), batch) for kind, batch in kinds]
 
     def train():
         with ExitStack() as contexts:
-            entered = []
+            for place, (model, _) in enumerate(several):
+                contexts.enter_context(ctx.subject.Join([beside] if place == plain else [model, *crowd]))
             for iteration in range(schedule[ctx.rank]):
-                while len(entered) < (1 if later and not iteration else depth):
-                    place = len(entered)
-                    context = ctx.subject.Join([beside] if place == plain else [several[place][0], *crowd])
-                    entered.append(contexts.enter_context(context))
-                for place in (each for each in used if each < len(entered)):
+                for place in used:
                     if place == plain:
                         beside.step()
                         continue
@@ -189,7 +184,6 @@ def test_models_of_contexts_inside_each_other_train_right_or_every_rank_is_told(
     even, uneven = (2, *[2] * rest), (1, *[3] * rest)
     jobs = [(even, 3, (0, 1, 2)), (uneven, 2, (0, 1)), (uneven, 3, (0, 1, 2)), (uneven, 3, (1, 2)), (uneven, 4, (2, 3))]
     jobs += [(schedule, 2, used, plain) for schedule in (even, uneven) for used in ((0, 1), (1, 0)) for plain in (0, 1)]
-    jobs += [(schedule, 2, (1,), plain, True) for schedule in (even, uneven) for plain in (0, 1)]
     trains_right_or_is_told(ranks, jobs)
 
 
@@ -201,15 +195,14 @@ def test_four_ranks_may_be_in_four_contexts_each(ranks):
 
 def trains_right_or_is_told(ranks, jobs):
     for rank, told in enumerate(ranks(train_in_contexts_each, jobs)):
-        for (schedule, depth, used, *more), (error, seen) in zip(jobs, told, strict=True):
-            plain, later = (*more, None, False)[:2]
-            about = f"rank {rank}, schedule {schedule}, {depth} contexts, of which {used} are used, {more=}: {error}"
+        for (schedule, depth, used, *plain), (error, seen) in zip(jobs, told, strict=True):
+            about = f"rank {rank}, schedule {schedule}, {depth} contexts, of which {used} are used, {plain=}: {error}"
             # the last bias of a Sum counts the rows of all batches, four times over
             means = [
                 mean if place == depth - 1 else 48.0 * len(oracle.active_ranks(schedule, iteration)) / ranks.world
                 for iteration, mean in enumerate(scalar_means(schedule)[: schedule[rank]])
                 for place in used
-                if place != plain and not (later and iteration == 0 < place)
+                if place not in plain
             ]
             assert seen == (means if error is None else means[: len(seen)]), about
             assert error is None or len(set(schedule)) > 1, about

@@ -15,16 +15,17 @@ from ..comm.pending import Pending, Watch
 class Handle(dist.Work):
     """A ``torch.distributed.Work`` whose result is one tensor of one element: the number of active ranks (JOIN-031).
 
-    ``wait`` raises as soon as a peer is known to have failed. ``number`` finds the number in the message, and ``seen``
-    is told that the caller waits, so that the context can look at the rest; both may raise what the message says.
+    ``wait`` raises as soon as a peer is known to have failed. Where the number comes with a whole message, ``number``
+    finds it in there, and ``seen`` is told that the caller waits, so that the context can look at the rest; both may
+    raise what the message says.
     """
 
     def __init__(
         self,
         pending: Pending,
         watch: Watch,
-        number: Callable[[torch.Tensor], torch.Tensor],
         seen: Callable[[], None] | None = None,
+        number: Callable[[torch.Tensor], torch.Tensor] = lambda buffer: buffer,
     ) -> None:
         super().__init__()
         self._pending = pending

@@ -126,9 +126,9 @@ class MessageLayout:
                 "Join: some ranks seem to be in a context inside another one, and others in the outer one, so their "
                 "messages do not belong together. Usual causes: something of the outer context that is used inside the "
                 "inner one, which does not list it, when some rank has run out of inputs there (as in "
-                "`with a.join(), b.join()`), or an inner one that is entered when some rank has run out of inputs in "
-                "the outer one: list all that the block uses in one Join. Or an optimizer that steps at the top of "
-                "every iteration but the first: list it before its model, or let each iteration end with its step."
+                "`with a.join(), b.join()`): list all that the block uses in one Join. Or an optimizer that steps at "
+                "the top of every iteration but the first: list it before its model, or let each iteration end with "
+                "its step."
             )
         slots = counts[_HEADER : self._first_rank_slot]
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])

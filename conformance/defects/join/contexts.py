@@ -24,9 +24,9 @@ def contexts_built_in_between_stay() -> None:
 
 
 @defect("JOIN-015")
-def who_names_no_group_counts_by_itself() -> None:
-    """A joinable that names no group is not known to be on that of the context."""
-    edit("resolved(joinable.join_process_group)", "joinable.join_process_group", within="PlainSession.notify")
+def who_names_no_group_counts_otherwise_in_an_inner_context() -> None:
+    """In a context inside another a joinable that names no group counts otherwise than the ranks that shadow it."""
+    edit("group = resolved(joinable.join_process_group)", "group = joinable.join_process_group", within="notify")
 
 
 @defect("JOIN-041")
@@ -265,8 +265,8 @@ def the_fourth_context_is_as_deep_as_the_third() -> None:
 
 @defect("JOIN-040")
 def plain_contexts_inside_others_count_as_by_themselves() -> None:
-    """A plain context inside a model's says that it lies in none."""
-    edit("    self._tell_depth()\n", "    pass\n", within="PlainSession.enter")
+    """The counts of a plain context inside a model's, or around it, have the shape that they have outside."""
+    edit("if team is not self.team or len(team.tally.blocks) < 2:", "if True:")
 
 
 @defect("JOIN-040")

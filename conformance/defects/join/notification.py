@@ -57,27 +57,25 @@ def group_is_asked_for_outside_a_context() -> None:
 @defect("JOIN-052", worlds=(3,))
 def group_is_that_of_the_construction() -> None:
     """A notification uses the group that the joinable had when the context was built."""
-    edit("resolved(joinable.join_process_group)", "self.team.group", within="PlainSession.notify")
+    edit("group = resolved(joinable.join_process_group)", "group = self.team.group", within="notify")
 
 
 @defect("JOIN-052")
 def device_is_that_of_the_construction() -> None:
     """A notification uses the device that the joinable had when the context was built."""
-    edit("torch.device(joinable.join_device)", "self._device", within="PlainSession.notify")
+    edit("device = torch.device(joinable.join_device)", "device = self._device", within="notify")
 
 
 @defect("JOIN-051")
 def notification_blocks() -> None:
     """A notification waits until every rank has notified."""
-    edit("    return Handle(", "    pending.wait(self.watch)\n    return Handle(", within="PlainSession.notify")
+    edit("    return self._last\n", "    self._last.wait()\n    return self._last\n", within="notify")
 
 
 @defect("JOIN-048")
 def others_return_a_handle() -> None:
     """Every joinable gets the handle of the first one's notification."""
-    edit("        return None\n", "        return getattr(self, '_last', None)\n", within="PlainSession.notify")
-    edit("    return Handle(", "    self._last = Handle(", within="PlainSession.notify")
-    edit("_of_active())", "_of_active())\n    return self._last", within="PlainSession.notify")
+    edit("        return None\n", "        return self._last\n", within="PlainSession.notify")
 
 
 @defect("JOIN-055")

@@ -12,8 +12,8 @@ from ..planting import defect, edit, swap
 def count_is_a_maximum() -> None:
     """The handshake takes the maximum instead of the sum: anybody is active, but not how many."""
     edit(
-        "collectives.all_reduce(self._team, message, label)",
-        "collectives.all_reduce(self._team, message, label, torch.distributed.ReduceOp.MAX)",
+        "collectives.all_reduce(team, number, label)",
+        "collectives.all_reduce(team, number, label, torch.distributed.ReduceOp.MAX)",
     )
 
 
@@ -160,11 +160,7 @@ def failure_is_kept_silent() -> None:
 @defect("JOIN-031", "JOIN-048")
 def first_returns_nothing() -> None:
     """The first joinable's notification is waited for inside, and returns nothing."""
-    edit(
-        "    return Handle(pending, self.watch, number=self._channel.reader_of_active())",
-        "    pending.wait(self.watch)\n    return None",
-        within="PlainSession.notify",
-    )
+    edit("    return self._last\n", "    self._last.wait()\n    return None\n", within="notify")
 
 
 @defect("JOIN-025", "JOIN-032")
@@ -271,7 +267,7 @@ def messages_are_counted_as_iterations() -> None:
 @defect("JOIN-034", "JOIN-052", worlds=(3,))
 def notification_goes_to_everybody() -> None:
     """The handshake goes over the default group instead of the joinable's own."""
-    edit("all_reduce(self._team, ", "all_reduce(Team.of(), ", within="ControlChannel._post")
+    edit("all_reduce(team, ", "all_reduce(Team.of(), ", within="_count")
 
 
 @defect("JOIN-026", "JOIN-030")
@@ -339,9 +335,8 @@ def post_hooks_run_twice() -> None:
 def ranks_without_inputs_do_not_shadow() -> None:
     """A rank whose loop never ran leaves at once, without shadowing anybody."""
     edit(
-        "    shadowed = 0\n",
-        "    if not self._channel.posted:\n        return False\n    shadowed = 0\n",
-        within="PlainSession.shadow",
+        "    if self._last is not None:\n        self._last.wait()\n",
+        "    if self._last is None:\n        return False\n    self._last.wait()\n",
     )
 
 

@@ -17,10 +17,9 @@ def active_rank_blames_itself() -> None:
 def count_of_exhausted_ranks_is_always_sent() -> None:
     """The second all-reduce of throwing mode is sent in every context."""
     edit(
-        "    if joinable._join_config.throw_on_early_termination:\n",
-        "    if not self.throw:\n        self._channel.read(self._channel.post_empty(), self.watch)\n"
-        "    if joinable._join_config.throw_on_early_termination:\n",
-        within="PlainSession.notify",
+        "    return self._last\n",
+        "    if not self.throw:\n        self._count_exhausted(team, device, 0)\n    return self._last\n",
+        within="notify",
     )
 
 
@@ -54,7 +53,7 @@ def exhausted_rank_raises_another_class() -> None:
 @defect("JOIN-042", "JOIN-046")
 def exhausted_rank_tells_nobody() -> None:
     """In throwing mode the rank that has run out raises without adding itself to the count of exhausted ranks."""
-    edit("self._channel.call_roll(0, None), self", "self._channel.post_empty(), self", within="PlainSession.shadow")
+    edit("self._count_exhausted(self.team, self._device, 1)", "self._count_exhausted(self.team, self._device, 0)")
 
 
 @defect("JOIN-046")
@@ -71,10 +70,10 @@ def first_notification_does_not_look() -> None:
 def throwing_mode_does_not_wait() -> None:
     """In throwing mode a notification looks at the answer of the one before, to save the wait."""
     edit(
-        "        exhausted = self._channel.read(self._channel.post_empty(), self.watch).active\n",
+        "        exhausted = self._count_exhausted(team, device, 0)\n",
         "        former = getattr(self, '_asked', None)\n"
-        "        self._asked = self._channel.post_empty()\n"
-        "        exhausted = self._channel.read(former, self.watch).active if former is not None else 0\n",
+        '        self._asked = self._count(team, device, 0, "Join: count of exhausted ranks")\n'
+        "        exhausted = int(former.read(self.watch)[0]) if former is not None else 0\n",
     )
 
 
