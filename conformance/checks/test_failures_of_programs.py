@@ -285,12 +285,25 @@ def interrupted_by(error):
     return interrupt
 
 
-def interrupt_a_wait(ctx, hooked, error):
-    """Rank 0 is interrupted while it waits for the others, and takes its groups down; whether it was."""
-    model = ddp(ctx, models.scalar(), process_group=dist.new_group())
-    if hooked:
-        model.register_comm_hook(model.process_group, summing)
+def to_reduce(ctx, group, hook=None):
+    model = ddp(ctx, models.scalar(), process_group=group)
+    if hook is not None:
+        model.register_comm_hook(group, hook)
     loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
+    return lambda: (loss.backward(), model)  # which has to live until then
+
+
+def to_wait_for_a_hook(ctx, group):
+    return to_reduce(ctx, group, summing)
+
+
+def to_build_a_model(ctx, group):
+    return lambda: ddp(ctx, models.scalar(), process_group=group)
+
+
+def interrupt_a_wait(ctx, begin, error):
+    """Rank 0 is interrupted while it waits for the others, and takes its groups down; whether it was."""
+    wait = begin(ctx, dist.new_group())
     if ctx.rank != 0:
         ctx.store.wait(["done"])
         return True
@@ -298,11 +311,11 @@ def interrupt_a_wait(ctx, hooked, error):
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     interrupted = False
     try:
-        loss.backward()
+        wait()
     except error:
         interrupted = True
     signal.signal(signal.SIGINT, before)
-    del model, loss
+    del wait
     gc.collect()
     dist.destroy_process_group()  # the others have all they need to wait for ever
     ctx.store.set("done", "")
@@ -312,8 +325,9 @@ def interrupt_a_wait(ctx, hooked, error):
 @check(
     "DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
     scenarios={
-        "for a reduction": (False, KeyboardInterrupt), "for a hook": (True, KeyboardInterrupt),
-        "for a reduction, by an error": (False, BadBatch), "for a hook, by an error": (True, BadBatch),
+        f"{begin.__name__}, by {error.__name__}": (begin, error)
+        for begin in (to_reduce, to_wait_for_a_hook, to_build_a_model)
+        for error in (KeyboardInterrupt, BadBatch)
     },
 )  # fmt: skip
 def test_an_interrupted_wait_ends_and_so_does_the_program(ranks, scenario):

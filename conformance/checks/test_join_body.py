@@ -5,6 +5,7 @@ import torch.distributed as dist
 from conformance.api.checking import MANY, check
 from conformance.api.schedules import linear, shapes
 from conformance.fixtures import models
+from conformance.fixtures.errors import fail
 from conformance.fixtures.joinables import recorder, upper_ranks
 from conformance.fixtures.observing import assert_told
 from conformance.fixtures.training import ddp
@@ -210,6 +211,39 @@ def fail_beside_an_unlisted_model(ctx):
 @check("JOIN-024", worlds=(2,), deadline_s=10)
 def test_a_rank_that_fails_in_the_body_is_reported_to_peers_in_a_model_that_is_not_listed(ranks):
     failed, *peers = ranks(fail_beside_an_unlisted_model)
+    assert failed is not None
+    assert failed.is_a(LookupError)
+    for error in peers:
+        assert_told(error, 0)
+
+
+def fail_behind_a_peer(ctx):
+    """Rank 0 fails between a forward and its backward; then the backward of each other rank fails, which goes on."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with ctx.subject.Join([model]):
+            for iteration in range(3):
+                loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+                if iteration == 0:
+                    loss.backward()
+                elif ctx.rank == 0:
+                    raise LookupError("spilled the tea")
+                else:
+                    ctx.store.wait(["left"])
+                    with model.module.weight.register_hook(fail):
+                        caught(loss.backward)
+
+    error = caught(train)
+    if ctx.rank == 0:
+        ctx.store.set("left", "")
+    return error
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=10)
+def test_a_rank_that_cannot_go_on_behind_a_peer_that_failed_names_that_one(ranks):
+    assert ranks.subject.PeerFailed
+    failed, *peers = ranks(fail_behind_a_peer)
     assert failed is not None
     assert failed.is_a(LookupError)
     for error in peers:

@@ -197,16 +197,12 @@ def poll_on_host(
     nap = _FIRST_NAP_S
     begun = time.monotonic()
     next_look = begun + until_next_look(0, team.size)
-    try:
-        while not is_over():
-            if time.monotonic() >= next_look:
-                look(watch, place, team, begun, on_peers=on_peers)
-                next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
-            time.sleep(nap)
-            nap = min(nap * 1.3, _LONGEST_NAP_S)
-    except BaseException:  # Ctrl-C, as in Pending
-        team.abandon()
-        raise
+    while not is_over():
+        if time.monotonic() >= next_look:
+            look(watch, place, team, begun, on_peers=on_peers)
+            next_look = time.monotonic() + until_next_look(time.monotonic() - begun, team.size)
+        time.sleep(nap)
+        nap = min(nap * 1.3, _LONGEST_NAP_S)
 
 
 def look(watch: Watch, place: str, team: Team, begun: float, *, on_peers: bool = True) -> None:

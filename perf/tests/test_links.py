@@ -66,8 +66,8 @@ def test_a_cell_over_a_wrong_network_is_void_and_over_none_not_run(found, status
     sweep = sweeps._checked("mine", {"cells": [{"network": "1gbit"}]}, "mine")
     (group,) = plan(sweep, ["torch"], 2, lambda _: Place("gloo", "cpu")).groups
     order = Order(group, {"torch": "torch"}, 1, 1, None, 2, 2)
-    budget = SimpleNamespace(gone=lambda: False, limit=lambda group: None)
-    made = list(run._rows(order, Judged(), Measured(found), budget, False))
+    budget = SimpleNamespace(gone=lambda: False, limit=lambda group: None, share=lambda groups: None)
+    made = list(run._rows(order, [], Judged(), Measured(found), budget, False))
     assert {row["status"] for row in made} == {status}
     assert all(("link_bytes_per_s" in row["derived"]) == (status == "ok") for row in made)
 

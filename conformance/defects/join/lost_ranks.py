@@ -162,18 +162,6 @@ def a_reduction_that_a_handlers_error_interrupts_is_waited_for() -> None:
 
 
 @defect("DDP-049")
-def an_interrupted_hook_is_waited_for() -> None:
-    """After Ctrl-C in a wait for a hook the program waits for the peers at its end."""
-    edit("        team.abandon()\n        raise\n", "        raise\n", within="poll_on_host")
-
-
-@defect("DDP-049")
-def a_hook_that_a_handlers_error_interrupts_is_waited_for() -> None:
-    """After an error of a signal handler in a wait for a hook the program waits for the peers at its end."""
-    edit("    except BaseException:  # Ctrl-C", "    except KeyboardInterrupt:  # Ctrl-C", within="poll_on_host")
-
-
-@defect("DDP-049")
 def a_failed_backward_is_waited_for() -> None:
     """What a failed backward has begun is waited for at the end of the program, or ends it by an abort."""
     edit("self.iteration.team.abandon()", "pass", within="BucketQueue.abandon")
