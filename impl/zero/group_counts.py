@@ -8,7 +8,6 @@ owns nothing of a group, the joined rank's own counts stay, but for those that t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Number
 from typing import Any
 
 import torch
@@ -90,9 +89,7 @@ def take_told(told: Told, settings: Sequence[Group], owned: Sequence[bool]) -> N
 
 
 def _is_still(value: Any, former: Any, changes: int) -> bool:
-    """Whether it is the same tensor, which nobody has changed since, the same number, or the same object."""
-    if isinstance(value, Number):
-        return type(value) is type(former) and bool(value == former)
+    """Whether it is the same object, which nobody has changed since if it is a tensor."""
     return value is former and _changes_in(value) == changes
 
 

@@ -178,13 +178,7 @@ def survivors_have_the_counts_of_one_of_them() -> None:
     edit("    take_told(held, settings, owned)\n", "    take_told(held, settings, [True] * len(owned))\n")
 
 
-@defect("ZERO-022")
-def equal_numbers_are_written_anew() -> None:
-    """A number that an optimizer has written in a group where it was before counts as another one."""
-    edit("if isinstance(value, Number):", "if value is None:", within="_is_still")
-
-
-@defect("ZERO-022")
+@defect("ZERO-016")
 def counts_in_tensors_are_not_known() -> None:
     """What an optimizer counts in a tensor, in place, is not taken for its own."""
     edit("value is former and _changes_in(value) == changes", "value is former")
