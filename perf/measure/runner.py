@@ -98,10 +98,11 @@ class Runner:
                 status, reason = _status(run.outcomes, doing)
                 if status == HUNG and run.seconds >= allowed.seconds:
                     status, reason = allowed.passed(doing)
-                for cell in culprit if status != NOT_RUN else left:
-                    yield {**blank(cell, order.group, status, reason), "witness": _witness(run)}
                 if status == NOT_RUN:
+                    yield from (blank(cell, order.group, status, reason) for cell in left)
                     return
+                for cell in culprit:
+                    yield {**blank(cell, order.group, status, reason), "witness": _witness(run)}
                 left = left.only({cell.series for cell in left} - {cell.series for cell in culprit})
 
     def traffic(self, order: Order, cells: Sequence[Cell]) -> dict[str, Counted]:
