@@ -180,6 +180,10 @@ def _trouble(suite_run: Trial, library: Library, cluster: Cluster) -> str:
     for result in suite_run.caught.values():
         if result.outcome is Outcome.SUITE_ERROR and _falls_over_without(result, library, cluster):
             return f"{_where(result.case)} falls over without the defect, too"
+    for result in suite_run.results:
+        undecided = result.outcome is Outcome.SUITE_ERROR and not result.detail.startswith("rank ")
+        if undecided and result.clause not in suite_run.caught:
+            return f"{_where(result.case)}: {result.witness}"
     return ""
 
 

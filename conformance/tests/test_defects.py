@@ -169,13 +169,17 @@ def test_a_defect_that_is_there_twice_is_told(tmp_path):
 
 
 @pytest.mark.long
-def test_a_check_that_falls_over_without_the_defect_too_is_no_kill(tmp_path):
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [("ranks(look)", " falls over without the defect, too"), ("look(None)", ": the check itself fell over")],
+)
+def test_a_check_that_falls_over_by_itself_decides_nothing(tmp_path, where, why):
     folder, checks = lay(tmp_path, a_harmless=HARMLESS), tmp_path / "checks"
     checks.mkdir()
-    (checks / "test_broken.py").write_text(BROKEN_CHECK)
+    (checks / "test_broken.py").write_text(BROKEN_CHECK.replace("ranks(look)", where))
     status, out, err = trial("--defects", folder, "--checks", checks, "--select", "ddp/a_harmless", "--jobs", "1")
     assert status == 1, out + err
-    assert "ddp/a_harmless: test_that_falls_over@1 falls over without the defect, too" in out
+    assert f"ddp/a_harmless: test_that_falls_over@1{why}" in out
     assert out.splitlines()[-1] == "0 killed, 0 survived, 1 could not be tried"
 
 
