@@ -11,7 +11,7 @@ from types import FrameType
 
 from .bad_input import BadInput
 
-_BAD_INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 130
+_BAD_INPUT, _INTERNAL, _INTERRUPTED, _NO_READER = 2, 3, 130, 141  # the last two as by SIGINT and SIGPIPE
 
 
 def status_of(name: str, act: Callable[[], int]) -> int:
@@ -26,7 +26,7 @@ def status_of(name: str, act: Callable[[], int]) -> int:
         return _INTERRUPTED
     except BrokenPipeError:  # the reader of our output has had enough
         sys.stderr.close()
-        return 1
+        return _NO_READER
     except Exception:  # 1, which Python would end with, is an answer: something is broken, slower, not caught
         traceback.print_exc()
         print(f"{name}: the command itself failed, which says nothing of what it was asked", file=sys.stderr)

@@ -1,5 +1,8 @@
 """Whole runs over made-up checks: whose an error is, which breaks are news, and when nothing was decided."""
 
+import subprocess
+import sys
+
 import pytest
 
 from conformance.ending import status_of
@@ -364,3 +367,10 @@ def test_a_command_that_fails_itself_does_not_end_with_a_status_that_is_an_answe
     said = capsys.readouterr().err
     assert "LookupError: a slip of the suite" in said
     assert said.endswith("conformance: the command itself failed, which says nothing of what it was asked\n")
+
+
+def test_a_command_whose_reader_has_had_enough_ends_as_by_a_closed_pipe():
+    command = f"{sys.executable} -m conformance clauses | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=fakes.HOME, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[1:] == ["141"], done.stdout + done.stderr
+    assert not done.stderr
