@@ -1,6 +1,7 @@
 """Loops that differ from one forward and one backward an iteration: the document asks for no change to them."""
 
 import contextlib
+import copy
 import itertools
 import os
 import re
@@ -304,6 +305,41 @@ def test_ranks_that_run_two_models_in_different_orders_are_told_so(ranks):
         for rank, error in enumerate(ranks(cross_over, joined)):
             assert error is not None, f"gradients of one model have been added to those of the other, rank {rank}"
             assert error.is_a(RuntimeError)
+
+
+def list_in_another_order(ctx, listed, options):
+    """The last rank has no inputs, and lists two models of one shape as it likes; they begin alike and learn apart.
+
+    Error and weights. Rank 0 trains a copy of the second one, which stands for the original.
+    """
+    first, second = [ddp(ctx, models.scalar()) for _ in range(2)]
+    pair, last = [first, copy.deepcopy(second) if ctx.rank == 0 else second], ctx.rank == ctx.world - 1
+
+    def train():
+        with ctx.subject.Join([pair[index] for index in listed] if last else pair, **(options if last else {})):
+            for rate, model in enumerate([] if last else pair, 1):
+                model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+                with torch.no_grad():
+                    model.module.weight -= rate * model.module.weight.grad
+
+    return caught(train), [model.module.weight.item() for model in pair]
+
+
+OTHERWISE = [((1, 0), {}), ((0, 1), {"divide_by_initial_world_size": False})]
+OTHERWISE += [((0, 1), {"throw_on_early_termination": True})]
+
+
+@check("JOIN-040", worlds=(2, 3), beyond=False)
+def test_models_that_a_rank_without_inputs_lists_otherwise_are_not_taken_for_each_other(ranks):
+    assert ranks.subject.PeerFailed
+    alike = ranks(list_in_another_order, (0, 1), {})
+    assert alike == [(None, alike[0][1])] * ranks.world
+    for listed, options in OTHERWISE:
+        for rank, (error, weights) in enumerate(ranks(list_in_another_order, listed, options)):
+            about = f"rank {rank}, {listed=}, {options}: {error}, {weights}"
+            assert error is not None, about
+            assert error.is_a(RuntimeError), about
+            assert "in another order" in error.text, about
 
 
 def be_alone_then_idle(ctx, epochs):

@@ -219,6 +219,8 @@ class DDPConfig:
     ignored: frozenset[str]
     #: whether inputs are copied on a side stream (DDP-023)
     side_stream: bool
+    #: tells the model from others on its group, the same on all ranks; None where they have not been compared there
+    number: int | None = None
 
     @property
     def as_view(self) -> bool:

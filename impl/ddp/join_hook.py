@@ -164,6 +164,10 @@ class _DDPJoinHook(FollowingHook):
         self.divides_by_initial_world_size = uneven.iteration.divides_by_initial_world_size
         super().__init__()
 
+    def alike(self) -> object:
+        """Which model it is, and how averages divide."""
+        return self.uneven.iteration.model()._config.number, self.divides_by_initial_world_size
+
     def follow(self, act: int) -> None:
         """Joined rank: go through the announced stage with nothing to contribute."""
         self.uneven.iteration.shadow(Stage(act))

@@ -134,30 +134,31 @@ def check_gradient_dtypes(specs: Sequence[ParameterSpec], parameters: Sequence[n
 def verify_alike(
     team: Team, settings: dict[str, object], parameters: Sequence[Managed], buffers: dict[str, torch.Tensor],
     caps: BucketCaps, device: torch.device, fail: Fail,
-) -> BucketCaps:
+) -> tuple[BucketCaps, int | None]:
     """RuntimeError on every rank, naming the first difference and the ranks, unless all ranks describe the same model.
 
     Compared are number, order, names, shapes, dtypes and strides of parameters and buffers, and the settings that
     decide which collectives are made. Sizes of buckets need not be equal: returned are those of rank 0, which hold for
-    all. Collective, unless the rank is alone: one small all-gather; only to explain a difference, or to bring other
-    sizes, does one rank describe what it has to the others.
+    all, and a number of rank 0's by which all know the model from others on the group. Collective, unless the rank is
+    alone: one small all-gather; only to explain a difference, or to bring other sizes, does one rank describe what it
+    has to the others.
     Keeps DDP-027, DDP-028, DDP-030 and exceeds DDP-029, DDP-031, DDP-032.
     """
     if team.size == 1:
-        return caps
+        return caps, None
     lines = [f"setting {name}={value}" for name, value in settings.items()]
     lines += [f"parameter {index} {_describe(p.name, p.parameter)}" for index, p in enumerate(parameters)]
     lines += [f"buffer {index} {_describe(name, buffer)}" for index, (name, buffer) in enumerate(buffers.items())]
     own = digest(lines) + digest(caps.sizes_bytes) + len(parameters).to_bytes(8, "big")
+    own += team.tally.started.to_bytes(8, "big")  # more with each model
     rows = _gathered(team, own, device)
     others = [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]
     if others:
-        counts = [int.from_bytes(row[2 * _DIGEST :], "big") for row in rows]
+        counts = [int.from_bytes(row[2 * _DIGEST : -8], "big") for row in rows]
         fail(RuntimeError, _difference(team, lines, others, counts, device))
-    if any(row != rows[0] for row in rows):
-        sizes = collectives.broadcast_object(team, caps.sizes_bytes, GroupRank(0), device, "bucket sizes")
-        return BucketCaps(sizes)
-    return caps
+    if any(row[:-8] != rows[0][:-8] for row in rows):
+        caps = BucketCaps(collectives.broadcast_object(team, caps.sizes_bytes, GroupRank(0), device, "bucket sizes"))
+    return caps, int.from_bytes(rows[0][-8:], "big")
 
 
 _DIGEST = 32  # bytes of a SHA-256

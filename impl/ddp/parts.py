@@ -48,10 +48,10 @@ def synchronise_start(
                 "replicas as device_mesh.",
             )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
-    caps = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
+    caps, number = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
     state = [item.parameter for item in managed] + list(buffers.values())
     broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model")
-    return replace(config, caps=caps)
+    return replace(config, caps=caps, number=number)
 
 
 def _unsendable_kind(tensor: torch.Tensor) -> str | None:

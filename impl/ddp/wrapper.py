@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -611,6 +612,7 @@ class DistributedDataParallel(Follower, nn.Module):
             self.reducer.start_over()
             return
         self.process_group = new_process_group
+        self._config = replace(self._config, number=None)
         self.reducer.move_to(Team.of(new_process_group))
         self._buffer_sync.begin_anew()
 

@@ -72,9 +72,12 @@ class BaseSession(ABC):
     def _block(self) -> Block:
         return Block(self.watch, self._layout.size)
 
-    def _tell_depth(self) -> None:
-        """Messages tell from now on how deep the block lies in others. Only where none is in flight."""
-        self._layout = replace(self._layout, depth=min(len(self.team.tally.blocks) - 1, DEEPEST))
+    def _tell_place(self, listed: int | None = None) -> None:
+        """Messages tell from now on how deep the block lies in others, and the first one what it lists.
+
+        Only where none is in flight.
+        """
+        self._layout = replace(self._layout, depth=min(len(self.team.tally.blocks) - 1, DEEPEST), listed=listed)
         self._channel.lay_out(self._layout)
 
     def report(self, error: BaseException) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -100,6 +101,8 @@ class ControlChannel:
         except SharedError as error:
             self._tell(error)
             raise
+        if self._layout.listed is not None:  # it was the first
+            self.lay_out(replace(self._layout, listed=None))
         return reading
 
     def reader_of_active(self) -> Callable[[torch.Tensor], torch.Tensor]:

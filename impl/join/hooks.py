@@ -49,6 +49,10 @@ class FollowingHook(JoinHook):
     #: True if the follower's acts begin an iteration (DDP), False if they end one (ZeRO).
     leads: bool = True
 
+    def alike(self) -> object:
+        """What all ranks must list alike, such as which of several models it is; something that reads the same there."""
+        return None
+
     def follow(self, act: int) -> None:
         """On a joined rank: perform the shadow of this act, the same collectives as on a live rank."""
         raise NotImplementedError(f"{type(self).__name__} is a FollowingHook and must define follow(act)")

@@ -7,8 +7,10 @@ iteration here (a *roll call*), and to the slot of the act that follows, if one 
 that runs out in throwing mode adds 1 to ``exhausted``. Reading the sum needs no communication.
 
 A rank that is the only one left may tell of several ``iterations`` at once; so may its last message of all, which says
-that it has run out like the others. Of contexts inside each other every rank adds how deep its own lies: one that has
-run out in an inner context would take the messages of an outer one for its own.
+that it has run out like the others. In the first message of a block, which tells of none, every rank adds a digest of
+its list instead: with the models in another order it would follow the wrong ones. Of contexts inside each other every
+rank adds how deep its own lies: one that has run out in an inner context would take the messages of an outer one for
+its own.
 
 All slots lie in one whole number where they fit (see ``packing``): Gloo cuts every all-reduce into pieces, and a
 message of one element costs a third of the processor time of one of fourteen. At four ranks on two cores (AMD EPYC)
@@ -61,13 +63,15 @@ class MessageLayout:
     """The shape of the messages of one context, equal on all ranks.
 
     ``names[j]`` names joinable ``j`` for people; ``acts[j]`` names its acts. ``depth``: how many other blocks over the
-    same group the block lies in, up to ``DEEPEST``.
+    same group the block lies in, up to ``DEEPEST``. ``listed``: a digest of the list, less than
+    ``MOST_ITERATIONS`` divided by the number of ranks; only the first message tells it.
     """
 
     names: tuple[str, ...]
     acts: tuple[tuple[str, ...], ...]
     ranks: int
     depth: int = 0
+    listed: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.names) != len(self.acts):
@@ -112,10 +116,10 @@ class MessageLayout:
 
     def _counts(self, begins: int | None, iterations: int) -> list[int]:
         counts = [0] * (self._first_rank_slot + self.ranks)
-        counts[_DEPTH] = self.depth
+        counts[_DEPTH], counts[_ITERATIONS] = self.depth, self.listed or 0
         if begins is not None:
             counts[_HEADER + begins] = 1
-            counts[_ITERATIONS] = iterations - 1  # more than one is reported where nobody else adds to it
+            counts[_ITERATIONS] += iterations - 1  # more than one is reported where nobody else adds to it
         return counts
 
     def read(self, sums: Sequence[int]) -> Reading:
@@ -130,6 +134,14 @@ class MessageLayout:
                 "the top of every iteration but the first: list it before its model, or let each iteration end with "
                 "its step."
             )
+        if self.listed is not None and counts[_ITERATIONS] != self.ranks * self.listed:
+            raise RanksDisagree(
+                "Join: the ranks list different models or optimizers, or the same in another order, or give the "
+                f"context other options. This one lists {', '.join(self.names)}. Usual cause: a list or an option "
+                "that depends on the rank. Build the same context on every rank, on those without inputs, too: they "
+                "follow what stands in the same place of their list."
+            )
+        iterations = 1 + (counts[_ITERATIONS] if self.listed is None else 0)
         slots = counts[_HEADER : self._first_rank_slot]
         ranks = tuple(GroupRank(r) for r in range(self.ranks) if counts[self._first_rank_slot + r])
         active = len(ranks)
@@ -137,9 +149,7 @@ class MessageLayout:
             raise RanksDisagree(self._complaint(ranks, slots))
         begins = [j for j in range(len(self.names)) if slots[j]]
         acts = [act for act, slot in zip(self._acts_in_order, slots[len(self.names) :], strict=True) if slot]
-        return Reading(
-            ranks, counts[_EXHAUSTED], begins[0] if begins else None, acts[0] if acts else None, 1 + counts[_ITERATIONS]
-        )
+        return Reading(ranks, counts[_EXHAUSTED], begins[0] if begins else None, acts[0] if acts else None, iterations)
 
     def name_of(self, act: Act) -> str:
         """The act's name for people."""

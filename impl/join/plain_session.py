@@ -38,7 +38,7 @@ class PlainSession(BaseSession):
     def enter(self) -> None:
         """The block begins."""
         super().enter()
-        self._tell_depth()
+        self._tell_place()
 
     def notify(self, joinable: Joinable) -> Handle | None:
         """Count the active ranks without blocking; in throwing mode, block and raise if some rank has run out.

@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from zlib import crc32
 
 import torch
 
@@ -40,7 +41,7 @@ from .hooks import FollowingHook, Joinable, JoinHook
 from .left_open import LeftOpen
 from .lifecycle import SessionState
 from .membership import Membership
-from .message import Act, MessageLayout, Reading
+from .message import MOST_ITERATIONS, Act, MessageLayout, Reading
 
 _MAIN_HOOK = "main hook"  # the only act of a plain joinable
 _SIGN_OF_LIFE_EVERY_S = 0.25  # of a rank that is alone; far below any group's timeout
@@ -178,7 +179,8 @@ class Session(BaseSession):
         """The block begins. RuntimeError if the group or one of the followers is unfit for it."""
         super().enter()
         self._read_message()  # of iterations before the block, if there were any
-        self._tell_depth()
+        alike = self.throw, [(place, hook.acts, hook.alike()) for place, hook in self._followers.items()]
+        self._tell_place(crc32(repr(alike).encode()) % max(MOST_ITERATIONS // self.team.size, 1))
         self._left_open = LeftOpen.of(self.team)
         try:
             for hook in self._followers.values():

@@ -120,6 +120,12 @@ def only_leaders_begin_iterations() -> None:
     edit("if not self._begun:", "if not self._begun and place in self._leaders:", within="join.session.Session.begin")
 
 
+@defect("JOIN-040")
+def models_of_a_kind_are_taken_for_each_other() -> None:
+    """In the first message of a block ranks compare the kinds of what they list, not which models these are."""
+    edit("hook.acts, hook.alike())", "hook.acts)")
+
+
 @defect("JOIN-027", "JOIN-034")
 def only_the_first_of_a_mixed_list_is_announced() -> None:
     """After a model in the list, a joinable of the user's is not shadowed."""
