@@ -50,7 +50,7 @@ class FollowingHook(JoinHook):
     leads: bool = True
 
     def alike(self) -> object:
-        """What all ranks must list alike, such as which of several models it is; something that reads the same there."""
+        """What all ranks must list alike, such as which of several models it is; it reads the same on them."""
         return None
 
     def follow(self, act: int) -> None:
