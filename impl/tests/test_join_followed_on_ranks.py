@@ -256,6 +256,14 @@ def test_models_that_train_in_alternate_iterations(cluster):
         examine(case, seen)
 
 
+def test_a_plain_joinable_that_steps_only_in_the_beginning(cluster):
+    """It has been shadowed as often as it needed to be: who has run out owes it nothing in the end."""
+    program = ((LEAD, (1, (), False)), (LEAD,), (LEAD,))
+    several = [Case(("lead", "plain"), schedule, program) for schedule in [(1, 3, 2), (0, 1, 3), (3, 3, 1)]]
+    for case, *seen in zip(several, *played(cluster, several, 3), strict=True):
+        examine(case, seen)
+
+
 def test_a_subgroup_counts_its_own_ranks(cluster):
     several = [steady(*NAMED["a leader and one that ends"], schedule) for schedule in [(3, 1), (1, 3), (0, 2)]]
     for case, *seen in zip(several, *played(cluster, several, 3, throw=False, upper=True), strict=True):

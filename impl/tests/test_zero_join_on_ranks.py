@@ -309,3 +309,33 @@ def count_for_all_optimizers(ctx):
 
 def test_a_hook_of_all_optimizers_hears_of_the_steps_of_joined_ranks_too(run):
     assert run(count_for_all_optimizers, world=2) == [3, 3]
+
+
+def leave_a_backward_out(ctx, schedule, without):
+    """In iteration ``without`` all ranks step with the gradients of the one before; the weights, and one process's."""
+    model, alone = torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(2, 1, bias=False)
+    alone.load_state_dict(model.state_dict())
+    ddp = ctx.subject.DistributedDataParallel(model)
+    for each in (model, alone):
+        torch.nn.init.ones_(each.weight)
+    zero = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.25, momentum=0.5)
+    ordinary = torch.optim.SGD(alone.parameters(), lr=0.25, momentum=0.5)
+    with ctx.subject.Join([ddp, zero]):
+        for iteration in range(schedule[ctx.rank]):
+            loss = ddp(torch.full((1, 2), float(iteration + ctx.rank + 1) * ctx.world)).sum()
+            if iteration != without:
+                zero.zero_grad()
+                loss.backward()
+            zero.step()
+    for iteration in range(max(schedule)):
+        if iteration != without:
+            active = [rank for rank, count in enumerate(schedule) if count > iteration]
+            alone.weight.grad = torch.full((1, 2), float(sum(iteration + rank + 1 for rank in active)))
+        ordinary.step()
+    return model.weight.tolist(), alone.weight.tolist()
+
+
+@pytest.mark.parametrize("schedule", [(2, 4, 4), (4, 4, 2), (2, 3, 4)])
+def test_all_may_leave_a_backward_out_and_step_as_a_rank_runs_out(run, schedule):
+    for found, right in run(leave_a_backward_out, schedule, 2, world=3):
+        assert found == right
