@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -395,6 +396,18 @@ def take_over_from_the_last(rank, world):
 
 def test_what_is_ignored_or_delayed_is_taken_over_too():
     assert run_on_ranks(take_over_from_the_last, 2) == [[2.0]] * 2
+
+
+def test_the_plan_of_survivors_is_what_those_with_the_most_steps_have_made():
+    team = SimpleNamespace(members=range(4), global_rank=lambda rank: 10 + rank)
+    made = {1: (4, 4), 2: (5, 6), 3: (5, 5)}  # one is behind, one is in the next backward
+    reports = {rank: {"steps": steps, "counted": [count], "forms": ""} for rank, (steps, count) in made.items()}
+    plan = survivors._plan(team, reports)
+    assert (plan["ranks"], plan["source"], plan["steps"], plan["counted"]) == ([11, 12, 13], 12, 5, [5])
+    # with copies, which were begun after two steps; the first has run out of inputs and counts its own
+    for rank, steps in {1: 4, 2: 7, 3: 7}.items():
+        reports[rank] |= {"steps": steps, "mirrored": 5, "held": [(owner, [4, 5]) for owner in range(4)]}
+    assert survivors._plan(team, reports)["steps"] == 7
 
 
 @pytest.mark.parametrize(
