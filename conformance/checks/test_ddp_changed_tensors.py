@@ -374,19 +374,24 @@ def test_sparse_gradients_that_a_program_has_put_there_are_added_to(ranks):
             assert seen == expected, f"rank {rank}, {way}"
 
 
+FROZEN = {"a": 2, "c": 3}  # parts, and for how many iterations
+
+
 def thaw(ctx):
-    """Of two parts, one is frozen when the model is wrapped, and for two iterations more; or the error of that."""
+    """Of three parts, two are frozen when the model is wrapped, and thawed one after the other; or the error."""
     told = {}
 
     def use():
         for way in ("copies", "views of several buckets", "views and a search", "no buckets"):
-            module = models.Parts("ab")
-            module.parts["a"].requires_grad_(False)
+            module = models.Parts("abc")
+            for part in FROZEN:
+                module.parts[part].requires_grad_(False)
             model, told[way] = wrapped(ctx, module, **WAYS.get(way, {})), []
             if way == "no buckets":
                 private(model, "_register_accum_grad_hook")()
             for iteration in range(5):
-                module.parts["a"].requires_grad_(iteration > 1)
+                for part, iterations in FROZEN.items():
+                    module.parts[part].requires_grad_(iteration >= iterations)
                 model.zero_grad()
                 model(data(ctx.rank, iteration).to(ctx.device)).sum().backward()
                 told[way].append(gradients(model))
@@ -399,8 +404,9 @@ def test_what_was_frozen_when_the_model_was_wrapped_is_averaged_once_it_is_train
     expected = []
     for iteration in range(5):
         batches = [data(rank, iteration) for rank in range(ranks.world)]
-        mean = numbers(oracle.averaged_gradients(models.Parts("ab"), batches, ranks.world).items())
-        expected.append(mean if iteration > 1 else mean | dict.fromkeys(name for name in mean if ".a." in name))
+        mean = numbers(oracle.averaged_gradients(models.Parts("abc"), batches, ranks.world).items())
+        frozen = [part for part, iterations in FROZEN.items() if iteration < iterations]
+        expected.append(mean | dict.fromkeys(name for name in mean if name.split(".")[1] in frozen))
     for rank, (error, told) in enumerate(ranks(thaw)):
         if error is not None:
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"

@@ -19,6 +19,12 @@ from ..planting import defect, edit, swap
 
 
 @defect("DDP-049")
+def only_the_first_to_be_thawed_are_averaged() -> None:
+    """Of layers that are thawed one after the other, all but the first keep local gradients."""
+    edit("[item for item in self._frozen if not item.trained]", "[]")
+
+
+@defect("DDP-049")
 def what_has_failed_counts_what_comes_with_others() -> None:
     """Behind a backward that has raised, gradients that come with another model's are counted as its own."""
     edit("self._has_raised = self.phase is", "self._has_raised = False and self.phase is")
