@@ -109,7 +109,7 @@ class BufferSync:
 
     def _evaluates_alone(self) -> bool:
         """Whether this forward is an evaluation that needs nobody, so that any rank may run it (exceeds DDP-048)."""
-        if self._iteration.training or torch.is_grad_enabled():
+        if torch.is_grad_enabled() or self._iteration.model().training:
             return False
         return self._iteration.session is not None or not self._iteration.wants_reductions
 

@@ -78,8 +78,6 @@ class Iteration:
     buckets_only = True
     #: whether the user wants backwards to be synchronised now; not so under ``no_sync``
     wants_reductions = True
-    #: whether the model is in training mode; each forward says it
-    training = True
     #: whether a grad-enabled forward is running
     records = False
     #: whether parameters have been cast, moved or thawed since the last roll call of this join block

@@ -161,6 +161,9 @@ class DistributedDataParallel(Follower, nn.Module):
     _sync_final_model = KeptBy("_uneven", "sync_final_model")
     _check_reducer_finalized = KeptBy("reducer", "check_finished")
     _remove_autograd_hooks = KeptBy("reducer", "remove_hooks")
+    will_sync_module_buffers = KeptBy("_buffer_sync", "will_synchronise")
+    _check_sync_bufs_pre_fwd = KeptBy("_buffer_sync", "comes_before_forward")
+    _check_sync_bufs_post_fwd = KeptBy("_buffer_sync", "due_after_forward")
 
     def __init__(
         self,
@@ -303,7 +306,6 @@ class DistributedDataParallel(Follower, nn.Module):
             reducer.notice_changes()
         if sync:
             reducer.times.forward_start = time.time_ns()
-        iteration.training = self.training
         with kernels.outside_transforms() if kernels.transforming() else _NO_CONTEXT:
             if iteration.session is None:
                 iteration.before_forward(needed=False, likely=False)
@@ -519,11 +521,6 @@ class DistributedDataParallel(Follower, nn.Module):
         self.reducer.watch_anew()
         return self
 
-    def train(self, mode: bool = True) -> DistributedDataParallel:
-        """Switch the wrapped module; returns this object (DDP-039)."""
-        super().train(mode)
-        return self
-
     def __getattr__(self, name: str) -> Any:
         """Attributes that this object lacks come from the wrapped module (DDP-040)."""
         if name == "module":
@@ -639,17 +636,6 @@ class DistributedDataParallel(Follower, nn.Module):
     def _get_active_ddp_module(cls) -> DistributedDataParallel | None:
         """The object whose wrapped forward is running, if any (DDP-042)."""
         return running.ddp
-
-    def will_sync_module_buffers(self) -> bool:
-        """Whether this forward synchronises buffers (DDP-081, DDP-088)."""
-        self._iteration.training = self.training
-        return self._buffer_sync.will_synchronise()
-
-    def _check_sync_bufs_pre_fwd(self) -> bool:
-        return self.will_sync_module_buffers() and self._buffer_sync.comes_before_forward()
-
-    def _check_sync_bufs_post_fwd(self) -> bool:
-        return self.will_sync_module_buffers() and self._buffer_sync.due_after_forward()
 
     def _sync_module_buffers(self, authoritative_rank: int | None = None) -> None:
         """Synchronise buffers now: by the user's hook, else from this group rank (None: that whose count)."""

@@ -260,9 +260,9 @@ def an_evaluation_makes_up_for_another() -> None:
 def said_by_the_mode_of_a_former_forward() -> None:
     """Once trained, a model says of an evaluation under no_sync that it will synchronise buffers."""
     edit(
-        "self._iteration.training = self.training",
-        "self._iteration.training |= self.training",
-        within="will_sync_module_buffers",
+        "torch.is_grad_enabled() or self._iteration.model().training",
+        "(self.__dict__.pop('mode', True), self.__dict__.update(mode=self._iteration.model().training))[0]"
+        " or torch.is_grad_enabled()",
     )
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from impl.ddp import DistributedDataParallel
 from impl.ddp.readiness import Arrivals
 
-from ..planting import defect, edit, swap
+from ..planting import defect, edit, override, swap
 
 
 @defect("DDP-042")
@@ -96,7 +96,7 @@ def to_kwargs_without_a_tuple() -> None:
 @defect("DDP-039")
 def train_returns_the_wrapped_module() -> None:
     """train() returns the wrapped module, so that a chain of calls loses DDP."""
-    swap(DistributedDataParallel, "train", lambda self, mode=True: self.module.train(mode))
+    override(DistributedDataParallel, "train", lambda self, mode=True: self.module.train(mode))
 
 
 @defect("DDP-036")

@@ -76,8 +76,8 @@ def the_lowest_of_three_active_ranks_is_the_source() -> None:
 def frozen_statistics_are_an_evaluation_in_a_context() -> None:
     """In a context, a forward in eval mode leaves the buffers alone though it has gradients."""
     edit(
-        "if self._iteration.training or torch.is_grad_enabled():",
-        "if self._iteration.training or (torch.is_grad_enabled() and self._iteration.session is None):",
+        "if torch.is_grad_enabled() or self._iteration",
+        "if torch.is_grad_enabled() and self._iteration.session is None or self._iteration",
     )
 
 
