@@ -150,13 +150,10 @@ class Reducer:
         self._reduced_past: PendingBackward | None = None
         self.phase = Phase.IDLE
         self.sparse_metadata: dict[str, torch.Tensor] = {}
-        #: whether the engine will call ``_backward_ended`` for a backward now running; for which, -1 once it delivers
-        self._armed = False
-        self._armed_in = -1
-        #: whether that one has raised, though another runs now
-        self._failed_before = False
-        #: while FILLING: whether that one has raised, so that what arrives comes with others until an output tells
-        self._has_raised = False
+        #: the backward for which the engine will call ``_backward_ended``, if any; -1 once it delivers
+        self._armed: int | None = None
+        #: whether that one has raised, and nobody has asked for it yet
+        self.raised = False
         #: what the next forward is to complain about, unless a backward still puts it right
         self._complaint = ""
         #: what a backward has left out while the module held it
@@ -432,7 +429,7 @@ class Reducer:
     @property
     def _left_open(self) -> bool:
         """Whether the last synchronised backward has ended and left gradients unreduced."""
-        return self.phase is Phase.FILLING and not self._armed and self.readiness.anything()
+        return self.phase is Phase.FILLING and self._armed is None and self.readiness.anything()
 
     def _unfinished(self) -> str:
         missing, started, static = self.readiness.missing(), self.queue.started, self.facts.static
@@ -449,8 +446,10 @@ class Reducer:
         """The backward that this forward has pending starts now."""
         with self.turn:
             backward = Forwards.running_anywhere = kernels.backward_id()
-            if self._armed and backward != self._armed_in:
-                self._begin_after_failure()
+            if self.raised:  # it was caught, and no forward has come in between
+                if self.iteration.session is not None:
+                    self.iteration.session.refuse_to_go_on()
+                self.abandon()
             if self._lowered is not None and backward != self.forwards.running_backward:
                 self._lowered.before_backward()
             if self.facts.use_varies and backward != self.forwards.running_backward:
@@ -502,15 +501,8 @@ class Reducer:
         if session is not None and self.queue.only_sums:
             self.iteration.announce_early(session)
 
-    def _begin_after_failure(self) -> None:
-        """Another backward begins, without a forward in between, after one that has raised and was caught."""
-        self._failed_before = True
-        if self.iteration.session is not None:
-            self.iteration.session.refuse_to_go_on()
-        self.abandon()
-
     def _arm(self) -> None:
-        self._armed, self._armed_in = True, kernels.backward_id()
+        self._armed = kernels.backward_id()
         call_when_backward_is_over(self._backward_ended, self._backward_failed)
 
     def arrived(self, index: int, passed: bool = True) -> None:
@@ -528,7 +520,7 @@ class Reducer:
             if not passed and not self.usage.wrote_itself(index, gradient):
                 gradient = None
             received = not self.facts.use_varies or self.usage.received(index, gradient)
-            if self._has_raised:
+            if self.raised and self._pending.noticeable:  # until an output tells, what arrives comes with others
                 return
             if self.phase is Phase.IDLE and not self._begins_late(index):
                 if received and kernels.backward_id() == self.forwards.running_backward:
@@ -540,7 +532,7 @@ class Reducer:
     def should_be_full(self, place: int) -> None:
         """The parameter that completed bucket ``place`` last time has accumulated."""
         with self.turn:
-            if self._has_raised:
+            if self.raised and self._pending.noticeable:
                 return
             bucket = self.queue.buckets[place]
             if self.phase is Phase.IDLE:
@@ -605,7 +597,7 @@ class Reducer:
                 return
             # nothing is unused if everything has come, whatever a search of the outputs has not found
             self._open(pending, None if everything else unused)
-            self._armed = True
+            self._armed = -1
             if not self.arrivals.counted:
                 self._count_again()
             for index in came:
@@ -614,7 +606,7 @@ class Reducer:
             self._reduced_past = pending  # whose own backward may still come
 
     def _bucket_filled(self) -> None:
-        if not self._armed:  # a further backward through the same forward completes what the former one left open
+        if self._armed is None:  # a further backward through the same forward completes what the former one left open
             self._arm()
         if not self.facts.holds_back:
             self._start_full_buckets()
@@ -637,7 +629,7 @@ class Reducer:
     def _backward_ended(self) -> None:
         """The engine's callback: a backward in which we armed is over."""
         with self.turn:
-            self._armed = False
+            self._armed = None
             if self.phase is not Phase.FILLING:
                 return
             remote, self._remote = self._remote, None
@@ -648,9 +640,9 @@ class Reducer:
         """It has raised; what follows from that, the next forward decides. Until then the program may clear gradients
         in place, which nothing may undo, and go on with other collectives, while the others still wait for rows."""
         with self.turn, torch.no_grad():
-            self._has_raised = self.phase is Phase.FILLING and self._armed and self._pending.noticeable
+            self.raised = self.phase is Phase.FILLING and self._armed is not None
             self.queue.part_with_flights()
-            if self._armed_in >= 0 and all(each.phase is Phase.IDLE or each._only_reads for each in all_reducers()):
+            if self._armed != -1 and all(each.phase is Phase.IDLE or each._only_reads for each in all_reducers()):
                 with suppress(Exception):  # a peer is lost, say: what this backward has raised comes first
                     self.transport.catch_up()
 
@@ -664,14 +656,14 @@ class Reducer:
 
         Such a forward may also be followed by an ordinary backward, whose end then shows what it has reached.
         """
-        self._armed = True
+        self._armed = -1
         with torch.no_grad(), remote.borrowed_gradients(self.parameters) as present:
             for index in present:
                 if index in remote.came or index not in self.usage.unused:  # else it is from a backward before this one
                     self.arrived(index)
             if present:
                 self._complete()
-        self._armed = False
+        self._armed = None
         return bool(present)
 
     def _complete(self) -> None:
@@ -680,7 +672,7 @@ class Reducer:
             self._count_again()
         if self.arrivals.counted and self._counts_on_another():
             return
-        self._armed, self._armed_in = True, -1  # whatever raises from here on has ended this backward
+        self._armed = -1  # whatever raises from here on has ended this backward
         with torch.no_grad() if torch.is_grad_enabled() else _NO_CONTEXT:
             if not self.reduction.finish_due():
                 self._start_full_buckets()
@@ -692,7 +684,7 @@ class Reducer:
             self._delivered()
             if Stage.DELAYED in self.iteration.order:
                 self.iteration.go_through(Stage.DELAYED)
-        self._armed = False
+        self._armed, self.raised = None, False
 
     def _counts_on_another(self) -> bool:
         """Whether a further backward is to bring what the count still misses."""
@@ -725,11 +717,6 @@ class Reducer:
     # -- a backward that is broken off
 
     @property
-    def raised(self) -> bool:
-        """Whether the last synchronised backward has ended by an exception, and nobody has asked for it yet."""
-        return self.phase is Phase.FILLING and self._armed and (self._failed_before or kernels.backward_id() < 0)
-
-    @property
     def reducing_with_others(self) -> bool:
         """Whether buckets are under way that other ranks reduce, too."""
         return self.queue.started > 0 and not self.queue.alone
@@ -754,11 +741,10 @@ class Reducer:
         """The part of ``abandon`` that waits for nothing."""
         if self.queue.abandon():  # buffers in flight are left to their collectives
             self._lay_out(self.plan)
-        if self._armed and self.phase is Phase.FILLING:
+        if self._armed is not None and self.phase is Phase.FILLING:
             self._pending.spent = False  # it has come to nothing, and may be tried again through the same graph
         self.phase = Phase.IDLE
-        self._armed = self._failed_before = self._has_raised = False
-        self._entered_at = None
+        self._armed, self.raised, self._entered_at = None, False, None
         self.iteration.futures.clear()
 
     # -- for others

@@ -27,7 +27,8 @@ def only_the_first_to_be_thawed_are_averaged() -> None:
 @defect("DDP-049")
 def what_has_failed_counts_what_comes_with_others() -> None:
     """Behind a backward that has raised, gradients that come with another model's are counted as its own."""
-    edit("self._has_raised = self.phase is", "self._has_raised = False and self.phase is")
+    edit("if self.raised and self._pending.noticeable:", "if False:", within="Reducer.arrived")
+    edit("if self.raised and self._pending.noticeable:", "if False:", within="Reducer.should_be_full")
 
 
 @defect("DDP-062")
@@ -69,7 +70,7 @@ def complains_at_the_end_of_backward() -> None:
     """A backward that leaves gradients out raises at its end, though a further one may complete it."""
     edit(
         "    return bool(self.readiness.missing())",
-        "    if self.readiness.missing():\n        self._armed = False\n        self.check_finished()\n"
+        "    if self.readiness.missing():\n        self._armed = None\n        self.check_finished()\n"
         "    return bool(self.readiness.missing())",
     )
 
@@ -409,7 +410,7 @@ def marked_conjugates_are_not_resolved() -> None:
 @defect("DDP-049")
 def a_failed_backward_goes_on_with_the_next() -> None:
     """The backward that follows one that has raised, without a forward in between, is taken for its rest."""
-    edit("if self._armed and backward != self._armed_in:", "if False:")
+    edit("if self.raised:  #", "if False:  #")
 
 
 @defect("DDP-049")

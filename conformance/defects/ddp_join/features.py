@@ -290,7 +290,7 @@ def what_was_cast_before_a_block_counts_in_it() -> None:
 @defect("JOIN-024")
 def a_backward_that_failed_in_a_block_is_tried_again() -> None:
     """A rank whose backward has failed in a block reduces again what its peers have reduced."""
-    edit("self.iteration.session.refuse_to_go_on()", "pass", within="_begin_after_failure")
+    edit("self.iteration.session.refuse_to_go_on()", "pass", within="Reducer.begin")
 
 
 @defect("DDPJ-028", "ZERO-022", worlds=(3,))
