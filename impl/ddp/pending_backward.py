@@ -69,8 +69,8 @@ class Forwards:
         self._searched: weakref.WeakKeyDictionary[PendingBackward, set[int]] = weakref.WeakKeyDictionary()
         #: the latest backward in which something arrived that none of our outputs had told of; -1 before the first
         self.unnoticed_backward = -1
-        #: (backward, parameter) of arrivals that came before their backward was noticed
-        self.early: list[tuple[int, int]] = []
+        #: parameters that arrived before their backward was noticed, and in which
+        self.early: dict[int, int] = {}
         #: the latest backward that went past all our forwards, and how many did since the last forward
         self._past: int | None = None
         self._times_past = 0
@@ -132,7 +132,7 @@ class Forwards:
         """
         pending = self.awaited
         if pending is not None and pending.noticeable:
-            self.early.append((backward, index))
+            self.early[index] = backward
             return None
         return pending
 
@@ -161,11 +161,11 @@ class Forwards:
 
     def came_early(self, backward: int) -> list[int]:
         """The parameters that arrived in this backward before it was noticed."""
-        return [index for when, index in self.early if when == backward]
+        return [index for index, when in self.early.items() if when == backward]
 
     def came_before(self, backward: int) -> list[int]:
         """Those that arrived in others before it, since the last forward."""
-        return [index for when, index in self.early if when != backward]
+        return [index for index, when in self.early.items() if when != backward]
 
 
 def call_when_backward_begins(

@@ -477,7 +477,7 @@ class Reducer:
             self._arm()
             if self.forwards.early:
                 came_early = self.forwards.came_early(backward)
-                self.forwards.early = []
+                self.forwards.early.clear()
                 for index in came_early:
                     self.arrived(index)
             if self.usage.unused and self._remote is None and not self.facts.holds_back:
@@ -749,11 +749,6 @@ class Reducer:
 
     # -- for others
 
-    @property
-    def never_used(self) -> frozenset[int]:
-        """Static graph: the parameters that no rank uses, once the ranks have agreed on them."""
-        return self.facts.never_used
-
     def restore_full_values(self) -> None:
         """What a forward in mixed precision has lowered is full again, should its backward not come."""
         if self._lowered is not None:
@@ -774,8 +769,8 @@ class Reducer:
     def use_of(self, place: int) -> list[bool] | None:
         """Whether this rank uses each parameter of bucket ``place``, for hooks that step inside backward.
 
-        None where this reduction does not agree on use: then all are used but those in ``never_used``. On a joined
-        rank nothing is used.
+        None where this reduction does not agree on use: then all are used but those in ``facts.never_used``. A joined
+        rank uses nothing.
         """
         if not self.facts.agreement_due:
             return None

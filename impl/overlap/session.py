@@ -210,7 +210,7 @@ class OverlapSession:
         """The places that no rank used, with the gradient that the ordinary optimizer would see there."""
         bucket, session = flight.part.bucket, ddp.reducer.iteration.session
         if flight.use is None:
-            never = ddp.reducer.never_used
+            never = ddp.reducer.facts.never_used
             unused = [place for place, index in enumerate(bucket.spec.parameters) if index in never]
         else:
             unused = [place for place, count in enumerate(flight.use.of(bucket.spec.index, watch)) if not count]

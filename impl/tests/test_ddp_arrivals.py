@@ -188,7 +188,7 @@ def test_a_static_graph_that_starts_over_learns_its_arrivals_anew(cap):
     reducer.start_over()
     model.zero_grad()
     forward(model, reducer).backward()
-    assert (transport.done, reducer.never_used) == (3, frozenset())
+    assert (transport.done, reducer.facts.never_used) == (3, frozenset())
     assert reducer.usage.expected == [1, 1, 1]
 
 

@@ -513,7 +513,7 @@ def results_are_read_in_the_parameters_present_layout() -> None:
 @defect("DDP-049")
 def early_arrivals_of_a_failed_backward_count() -> None:
     """What arrived early in a backward that failed counts as arrived in the one that follows."""
-    edit("[index for when, index in self.early if when == backward]", "[index for _, index in self.early]")
+    edit("[index for index, when in self.early.items() if when == backward]", "[*self.early]")
 
 
 @defect("DDP-049")

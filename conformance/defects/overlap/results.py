@@ -142,7 +142,7 @@ def states_do_not_move_with_their_owners() -> None:
 @defect("HOOK-018")
 def unused_parameters_of_a_static_graph_are_stepped() -> None:
     """What a static graph never uses is stepped with the zeros that were reduced for it."""
-    edit("never = ddp.reducer.never_used", "never = frozenset()")
+    edit("never = ddp.reducer.facts.never_used", "never = frozenset()")
 
 
 @defect("HOOK-018")
