@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -101,9 +102,25 @@ def test_forwards_without_gradients_between_iterations_do_no_harm(ranks, scenari
     assert_extra_forwards_do_no_harm(ranks, evaluate_also_in_vain, scenario)
 
 
+def evaluate_on_another_thread(ctx, schedule, buffers):
+    """While each backward runs."""
+    model, seen = new_model(ctx, buffers), []
+    with ThreadPoolExecutor(1) as another, model.join():
+        for iteration in range(schedule[ctx.rank]):
+            x = models.divisible_scalar(ctx.rank, iteration)
+            model.zero_grad()
+            output = model(x)
+            output.register_hook(lambda _, x=x: another.submit(evaluate_in_eval_mode, model, x).result())
+            output.sum().backward()
+            seen.append(gradient(weight_of(model)))
+    return seen
+
+
 @check("DDPJ-038", "JOIN-054", worlds=(2,), scenarios=BUFFERED)
 def test_forwards_in_eval_mode_between_iterations_do_no_harm(ranks, scenario):
     assert_extra_forwards_do_no_harm(ranks, evaluate_in_eval_mode, scenario)
+    for schedule, told in ranks.each(evaluate_on_another_thread, ends(ranks.world), scenario):
+        assert told == means(schedule), f"schedule {schedule}, on another thread"
 
 
 @check("JOIN-054", worlds=MANY, scenarios=BUFFERED, beyond=False)

@@ -115,6 +115,15 @@ def failed_forward_is_forgotten() -> None:
     edit('self.iteration.break_off("forward", error, shadowed=False)', "pass")
 
 
+@defect("JOIN-054", "DDPJ-038", worlds=(2,))
+def a_backward_on_another_thread_is_taken_for_a_failed_one() -> None:
+    """Who evaluates while a backward runs on another thread is told that this backward has raised."""
+    edit(
+        "self.iteration.broken is None and reducer.raised",
+        "self.iteration.broken is None and reducer._armed is not None and torch._C._current_graph_task_id() < 0",
+    )
+
+
 @defect("JOIN-054")
 def forwards_that_fail_on_all_ranks_are_refused() -> None:
     """A rank whose forward has failed goes on nowhere, not even where all others have failed alike."""
