@@ -276,9 +276,7 @@ def all_to_all(
     return launch(team, label, received, begin, expected)
 
 
-def broadcast_object(
-    team: Team, value: Any, source: GroupRank, device: torch.device, label: str, watch: Watch | None = None
-) -> Any:
+def broadcast_object(team: Team, value: Any, source: GroupRank, device: torch.device, label: str) -> Any:
     """Send a small picklable value from ``source`` to the team; returns it on every rank. Blocks.
 
     ``device``: for a group without a backend for the CPU.
@@ -286,9 +284,9 @@ def broadcast_object(
     device = team.control_device(device)
     payload = _pickled(value).to(device) if team.rank == source else None
     length = torch.tensor([0 if payload is None else len(payload)], dtype=torch.int64, device=device)
-    size = int(broadcast(team, length, source, f"{label}: length").wait(watch).item())
+    size = int(broadcast(team, length, source, f"{label}: length").wait().item())
     body = torch.empty(size, dtype=torch.uint8, device=device) if payload is None else payload
-    return _unpickled(broadcast(team, body, source, label).wait(watch))
+    return _unpickled(broadcast(team, body, source, label).wait())
 
 
 def all_gather_object(team: Team, value: Any, device: torch.device, label: str) -> list[Any]:

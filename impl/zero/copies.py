@@ -20,7 +20,6 @@ import torch
 from ..comm.collectives import all_reduce, all_to_all
 from ..comm.flat import aligned, copy_all, new_flat
 from ..comm.optimizer_states import copied
-from ..comm.pending import Watch
 from ..comm.ranks import Team
 from .groups import Group
 from .memory import PLAIN
@@ -87,18 +86,18 @@ class Copies:
         """The local optimizer's counters then."""
         return self._counters[step]
 
-    def exchange(self, content: Content, counters: Any, step: int, device: torch.device, watch: Watch | None) -> None:
+    def exchange(self, content: Content, counters: Any, step: int, device: torch.device) -> None:
         """Keep a copy of ``content`` here and on another rank. Every rank of the team makes this call."""
         if self.team.size > 1:
-            self._exchange(_Packed(content), counters, step, self.team.control_device(device), watch)
+            self._exchange(_Packed(content), counters, step, self.team.control_device(device))
         self.steps = step
 
-    def _exchange(self, packed: _Packed, counters: Any, step: int, device: torch.device, watch: Watch | None) -> None:
+    def _exchange(self, packed: _Packed, counters: Any, step: int, device: torch.device) -> None:
         team = self.team
         source, target = ((team.rank + way * self._away()) % team.size for way in (-1, 1))
         sizes = torch.zeros(team.size, dtype=torch.int64, device=device)
         sizes[team.rank] = packed.nbytes
-        by_rank = all_reduce(team, sizes, "mirror: sizes of the shards").wait(watch).tolist()
+        by_rank = all_reduce(team, sizes, "mirror: sizes of the shards").wait().tolist()
         own = _room(self._own, by_rank[team.rank], device)
         packed.write(own)
         self._own.append(_Copy(step, own))
@@ -106,7 +105,7 @@ class Copies:
         arriving, leaving = [0] * team.size, [0] * team.size
         arriving[source], leaving[target] = by_rank[source], by_rank[team.rank]
         received = _room(self._others, by_rank[source], device)
-        all_to_all(team, received, own, "mirror: shards", arriving, leaving).wait(watch)
+        all_to_all(team, received, own, "mirror: shards", arriving, leaving).wait()
         self._others.append(_Copy(step, received))
 
     def _away(self) -> int:

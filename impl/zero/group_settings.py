@@ -17,7 +17,6 @@ import torch
 from ..comm.averaging import gradient_dtype
 from ..comm.collectives import broadcast, broadcast_object
 from ..comm.flat import copy_all, flat_views, laid_out_like
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from .checkpoint import snapshot
 from .groups import Group
@@ -56,7 +55,7 @@ class SettingsChannel:
         self._last: bytes | None = None
 
     def exchange(
-        self, settings: GroupSettings | None, sparse: dict[int, Any], source: GroupRank, watch: Watch | None
+        self, settings: GroupSettings | None, sparse: dict[int, Any], source: GroupRank
     ) -> tuple[GroupSettings, dict[int, Any]]:
         """The source's settings and sparse gradients, on every rank; what others give does not matter."""
         fresh, is_new = b"", False
@@ -67,9 +66,9 @@ class SettingsChannel:
             is_new = fresh != self._last or bool(sparse)
         header = torch.tensor([is_new], dtype=torch.uint8, device=self._team.control_device(self._device))
         far: dict[int, Any] = {}
-        if broadcast(self._team, header, source, "zero: header for joined ranks").wait(watch).item():
+        if broadcast(self._team, header, source, "zero: header for joined ranks").wait().item():
             label = "zero: settings for joined ranks"
-            self._last, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label, watch)
+            self._last, far = broadcast_object(self._team, (fresh, sparse), source, self._device, label)
         assert self._last is not None
         received: GroupSettings = pickle.loads(self._last)
         return received, far
@@ -98,7 +97,6 @@ def exchange_gradients(
     dense: Sequence[int],
     sparse: dict[int, Any],
     source: GroupRank,
-    watch: Watch | None,
 ) -> list[torch.Tensor | None]:
     """The source's gradients of ``parameters``, on every rank, of which these are dense; None where it has none."""
     gradients: list[torch.Tensor | None] = [None] * len(parameters)
@@ -114,7 +112,7 @@ def exchange_gradients(
         if team.rank == source:
             gradients_here: list[Any] = [model.grad for model in models]
             copy_all(views, gradients_here)
-        broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait(watch)
+        broadcast(team, flat, source, f"zero: gradients for joined ranks on {device}").wait()
         for place, model, view in zip(places, models, views, strict=True):
             gradients[place] = laid_out_like(view, model)  # a fused optimizer goes through both from end to end
     return gradients

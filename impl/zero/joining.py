@@ -24,7 +24,6 @@ import torch
 from ..comm.collectives import broadcast_object
 from ..comm.losses import text_of
 from ..comm.optimizer_states import by_place, found_here
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from ..join.hooks import BrokenOff, Joinable
 from ..join.session import Session
@@ -84,10 +83,7 @@ class Joining:
                 loss = self._shard.step(**arguments)
         else:
             # the closure may run a whole iteration of other joinables, so our act begins after it
-            sent = self._publisher.between_evaluations(
-                closure, lambda moved: self._all_live(session, moved), session.watch
-            )
-
+            sent = self._publisher.between_evaluations(closure, lambda moved: self._all_live(session, moved))
             heard = (None,)
 
             def evaluate(*args: Any, **kwargs: Any) -> Any:
@@ -113,8 +109,8 @@ class Joining:
                 known = tuple(snapshot(each) if isinstance(each, (torch.Tensor, Number)) else None for each in heard)
                 told = GroupSettings(settings, self._shard.sent, to_follow, given, self._members(), dense, known)
                 self._pass_on(told, absent, session)
-            self._publisher.publish(session.watch)
-            self._shard.keep_copy(session.watch)
+            self._publisher.publish()
+            self._shard.keep_copy()
         return loss
 
     @contextmanager
@@ -170,8 +166,8 @@ class Joining:
         (arguments,) = found_here([received.arguments], self._shard.parameters())
         with shown_gradients(gradients):
             self._shard.step(closure, **arguments)
-        self._publisher.publish(session.watch)
-        self._shard.keep_copy(session.watch)
+        self._publisher.publish()
+        self._shard.keep_copy()
 
     def consolidate(self, session: Session, to: int | None) -> None:
         """Consolidation, on live and joined ranks alike; joined ranks learn from the source to whom."""
@@ -187,11 +183,10 @@ class Joining:
         if absent:
             told = None if to is None else (to, self._members())
             team, label = self._shard.team, "zero: target of the consolidation"
-            target, members = broadcast_object(team, told, session.source, self._shard.device, label, session.watch)
+            target, members = broadcast_object(team, told, session.source, self._shard.device, label)
             if session.shadowing:
                 self._arrange(members)
-        if target is None:
-            raise AssertionError("a joined rank follows a consolidation in which nobody has joined")
+        assert target is not None  # who follows has joined
         self._shard.consolidate(GroupRank(target))
 
     @property
@@ -211,7 +206,7 @@ class Joining:
             return
         settings, to_follow = self._settings()
         told = GroupSettings(by_place(settings, self._shard.parameters()), self._shard.sent, to_follow)
-        received, _ = self._channel.exchange(told, {}, session.source, session.watch)
+        received, _ = self._channel.exchange(told, {}, session.source)
         if session.shadowing:
             self._shard.take_settings(received.settings, received.sent, received.to_follow)
 
@@ -221,7 +216,7 @@ class Joining:
             return kept
         source, label = session.source, "overlap: gradients that joined ranks lack"
         sent = snapshot(kept) if session.team.rank == source else None  # a view travels with all of its storage
-        received: Kept = broadcast_object(session.team, sent, source, device, label, session.watch)
+        received: Kept = broadcast_object(session.team, sent, source, device, label)
         if not session.shadowing:
             return kept
         return {place: None if held is None else held.to(device) for place, held in received.items()}
@@ -237,14 +232,13 @@ class Joining:
         self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: Session
     ) -> tuple[GroupSettings, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
-        watch: Watch = session.watch
         parameters, team = self._shard.owned_by(*absent), self._shard.team
         sparse = sparse_gradients(parameters) if team.rank == session.source else {}
-        received, sparse = self._channel.exchange(settings, sparse, session.source, watch)
+        received, sparse = self._channel.exchange(settings, sparse, session.source)
         if session.shadowing:
             self._arrange(received.members)
             parameters = self._shard.owned_by(*absent)
-        gradients = exchange_gradients(team, parameters, received.dense, sparse, session.source, watch)
+        gradients = exchange_gradients(team, parameters, received.dense, sparse, session.source)
         mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)
         return received, [(parameter, gradient) for parameter, gradient in pairs if id(parameter) in mine]

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from ..comm.flat import PlacedTensors
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank
 from .memory import memory_of_its_own
 from .shard import Shard, is_of_torch
@@ -48,12 +47,12 @@ class Publisher:
             self._transfers = Transfers(self._shard, self._as_views)
         return self._transfers
 
-    def publish(self, watch: Watch | None = None) -> None:
+    def publish(self) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
-        self.transfers().publish(watch)
+        self.transfers().publish()
 
     def between_evaluations(
-        self, closure: Callable[..., Any], check: Callable[[bool], bool] | None = None, watch: Watch | None = None
+        self, closure: Callable[..., Any], check: Callable[[bool], bool] | None = None
     ) -> Callable[..., Any]:
         """``closure``, for local optimizers that evaluate it several times in a step, or move parameters before: what
         their owners have made of these since the last time reaches all ranks first.
@@ -71,7 +70,7 @@ class Publisher:
             nonlocal evaluated
             if check is None or check(evaluated or not all(map(_same, before, _own(shard)))):
                 shard.look_at_trainability()  # the closure may have thawed some
-                self.publish(watch)
+                self.publish()
             evaluated = True
             return closure(*args, **kwargs)
 
@@ -79,15 +78,15 @@ class Publisher:
 
 
 @torch.no_grad()
-def _bring(publications: Sequence[Publication], watch: Watch | None) -> None:
+def _bring(publications: Sequence[Publication]) -> None:
     """Start all of them, and wait until everything has arrived."""
     try:
         for publication in publications:
             publication.start()
         for publication in publications:
-            publication.advance(watch)
+            publication.advance()
         for publication in publications:
-            publication.finish(watch)
+            publication.finish()
     except BaseException:
         for publication in publications:
             publication.give_up()
@@ -138,18 +137,18 @@ class Transfers:
                     if movable:
                         self._flats[kind, owner] = self._moved.move(movable), movable
 
-    def publish(self, watch: Watch | None) -> None:
+    def publish(self) -> None:
         """Send the owners' present values to everyone, and wait until all have arrived."""
         if self._team.size == 1:
             return
         if self._publications is None:
             self._publications = [self._publication(kind) for kind in self._shards]
-        _bring(self._publications, watch)
+        _bring(self._publications)
 
     def publish_of(self, owner: GroupRank) -> None:
         """Send one owner's present values to everyone, and wait until they have arrived."""
         for kind in self._shards:
-            _bring([Broadcasts(self._transfers_of(owner, kind))], None)
+            _bring([Broadcasts(self._transfers_of(owner, kind))])
 
     def stale(self) -> bool:
         """Whether owners or what is sent have changed, or somebody has cast, reshaped or moved a parameter away from

@@ -23,7 +23,6 @@ from ..comm.optimizer_states import (
     loadable,
     take_over,
 )
-from ..comm.pending import Watch
 from ..comm.ranks import GroupRank, Team
 from . import checkpoint
 from .arguments import check_shardable
@@ -415,18 +414,18 @@ class Shard:
 
     # --- copies of the shard on another rank
 
-    def keep_copy(self, watch: Watch | None = None) -> None:
+    def keep_copy(self) -> None:
         """A step has ended on all ranks: copy what this one owns, if that was asked for. All ranks make this call."""
         if self.copies is not None:
-            self.copy_into(self.copies, self.copies.steps + 1, watch)
+            self.copy_into(self.copies, self.copies.steps + 1)
 
-    def copy_into(self, copies: Copies, step: int, watch: Watch | None = None) -> None:
+    def copy_into(self, copies: Copies, step: int) -> None:
         """Copy what this rank owns, as it is after the step of this number. All ranks make this call."""
         states, parameters = self.states(), self.parameters()
         owned = self.plan.owned_by(self.team.rank)
         content: Content = {index: (parameters[index], states.get(index)) for index in owned}
         content |= self.counts.to_tell()
-        copies.exchange(content, self._counters(), step, self.device, watch)
+        copies.exchange(content, self._counters(), step, self.device)
 
     def restore(
         self, team: Team, kept: Content, settings: Sequence[Group], owned: Sequence[bool], counters: Counters

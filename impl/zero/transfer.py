@@ -94,7 +94,7 @@ class Publication(ABC):
         """Start sending the owners' present values."""
 
     @abstractmethod
-    def advance(self, watch: Watch | None) -> None:
+    def advance(self, watch: Watch | None = None) -> None:
         """Do what can be done once the first messages have come. Between ``start`` and ``finish``, at most once."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Broadcasts(Publication):
         for transfer in self.transfers:
             transfer.start()
 
-    def advance(self, watch: Watch | None) -> None:
+    def advance(self, watch: Watch | None = None) -> None:
         """Nothing: there is one kind of message."""
 
     def finish(self, watch: Watch | None = None) -> None:
@@ -173,7 +173,7 @@ class Gathering(Publication):
             arriving, leaving = [2 * numel for numel in arriving], [2 * numel for numel in leaving]
         self._spreading = all_to_all(self._team, _real(into), _real(out_of), label, arriving, leaving)
 
-    def advance(self, watch: Watch | None) -> None:
+    def advance(self, watch: Watch | None = None) -> None:
         if self._spreading is None:
             return
         spreading, self._spreading = self._spreading, None

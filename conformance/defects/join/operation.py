@@ -239,8 +239,8 @@ def last_joiner_and_first_mixed_up() -> None:
 
 @defect("JOIN-024", worlds=(3,))
 def live_ranks_wait_for_parameters_without_looking() -> None:
-    """A live rank that waits for the owners of a sharded step looks out for lost peers only."""
-    edit("publisher.publish(session.watch)", "publisher.publish(session.team.guard)", within="Joining.step")
+    """A rank that waits for the owners of a sharded step looks out for lost peers only."""
+    edit("pending.wait(watch)", "pending.wait(watch or self.team.guard)", within="Transfer.finish")
 
 
 @defect("DDP-049", worlds=(3,))

@@ -57,7 +57,7 @@ def join_group_is_the_whole_world() -> None:
 @defect("ZERO-020")
 def joined_rank_consolidates_to_rank_0() -> None:
     """A joined rank sends its states to rank 0, wherever the live ranks want them."""
-    edit("target is None:", "to is None:\n        target = 0\n    if target is None:")
+    edit("    assert target is not None", "    target = 0 if to is None else target\n    assert target is not None")
 
 
 @defect("ZERO-020")
@@ -76,11 +76,11 @@ def joined_rank_does_not_hear_of_thawed_parameters() -> None:
 def joined_rank_does_not_receive() -> None:
     """A joined rank sends its own shard, but takes nothing over from the others."""
     edit(
-        "    self._publisher.publish(session.watch)\n",
+        "    self._publisher.publish()\n",
         "    mine = {id(parameter) for parameter in self._shard.owned_by(self._shard.team.rank)}\n"
         "    others = [parameter for parameter in self._shard.parameters() if id(parameter) not in mine]\n"
         "    before = [parameter.detach().clone() for parameter in others]\n"
-        "    self._publisher.publish(session.watch)\n"
+        "    self._publisher.publish()\n"
         "    for parameter, value in zip(others, before, strict=True):\n"
         "        parameter.detach().copy_(value)\n",
         within="shadow_step",

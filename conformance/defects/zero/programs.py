@@ -142,12 +142,8 @@ def closures_are_evaluated_twice_beside_absent_ranks() -> None:
 @defect("ZERO-020")
 def closures_in_a_context_see_old_shards() -> None:
     """In a context a closure that is called again within a step sees only the rank's own shard stepped."""
-    edit(
-        "sent = self._publisher.between_evaluations(\n"
-        "            closure, lambda moved: self._all_live(session, moved), session.watch\n"
-        "        )\n",
-        "sent = closure\n",
-    )
+    edit("sent = self._publisher.between_evaluations(closure, lambda moved: self._all_live(session, moved))",
+         "sent = closure")  # fmt: skip
 
 
 @defect("ZERO-008")
