@@ -286,23 +286,30 @@ def test_parameters_that_a_live_rank_casts_reshapes_or_adds_are_refused_or_stepp
             assert gaps == (None,) * ranks.world, change.__name__
 
 
-def rearrange_later(ctx, change, schedule):
-    """Who is left changes the groups before the last iteration but one: the gap at the end, on every rank."""
-    params = some_parameters(ctx, 8)
+def rearrange_later(ctx, job):
+    """Who is left changes the groups before the last iteration but one; before the context all have taken a parameter
+    out, which the others learn in it if they have no inputs: the gap at the end, and what is left of a setting that is
+    dropped together with the change, on every rank."""
+    change, few = job
+    params, schedule = some_parameters(ctx, 8), scenario.one_long(ctx.world, 0, few)
     ordinary = Reference(params, "SGD with momentum and decay", in_two_groups)
 
     def train(optimizer, targets, iterations):
         for iteration in range(iterations):
             if iteration == max(schedule) - 2:
                 change(optimizer.param_groups)
+                del optimizer.param_groups[0]["note"]
             give(targets, iteration)
             optimizer.step()
 
     zero = sharded(ctx, in_two_groups(params), "SGD with momentum and decay")
+    for optimizer in (zero, ordinary.optimizer):
+        optimizer.param_groups[0]["note"] = "of the program's"
+        optimizer.param_groups[1]["params"].pop()
     with ctx.subject.Join([zero]):
         train(zero, params, schedule[ctx.rank])
     train(ordinary.optimizer, ordinary.parameters, max(schedule))
-    return ordinary.gap(params)
+    return ordinary.gap(params), zero.param_groups[0].get("note")
 
 
 def turn_around(groups):
@@ -354,6 +361,6 @@ def test_what_live_ranks_save_behind_a_change_of_groups_is_in_their_order_on_joi
 
 @check("ZERO-020", worlds=MANY, deadline_s=8, beyond=False)
 def test_joined_ranks_step_parameters_in_the_groups_to_which_live_ones_have_moved_them(ranks):
-    changes, schedule = (turn_around, let_most_change_groups), scenario.one_long(ranks.world, 0, 1)
-    for change, gaps in ranks.each(rearrange_later, changes, schedule):
-        assert gaps == [None] * ranks.world, change.__name__
+    jobs = [(turn_around, 1), (let_most_change_groups, 0), (let_most_change_groups, 1)]
+    for (change, few), gaps in ranks.each(rearrange_later, jobs):
+        assert gaps == [(None, None)] * ranks.world, f"{change.__name__}, {few} inputs"

@@ -232,12 +232,12 @@ class Joining:
         self, settings: GroupSettings | None, absent: Sequence[GroupRank], session: Session
     ) -> tuple[GroupSettings, list[tuple[torch.Tensor, torch.Tensor | None]]]:
         """Send (source) or receive (everybody) settings and the gradients of the absent ranks' shards."""
-        parameters, team = self._shard.owned_by(*absent), self._shard.team
-        sparse = sparse_gradients(parameters) if team.rank == session.source else {}
+        team = self._shard.team
+        sparse = sparse_gradients(self._shard.owned_by(*absent)) if team.rank == session.source else {}
         received, sparse = self._channel.exchange(settings, sparse, session.source)
-        if session.shadowing:
+        if session.shadowing:  # the program may have changed groups before the block, too
             self._arrange(received.members)
-            parameters = self._shard.owned_by(*absent)
+        parameters = self._shard.owned_by(*absent)
         gradients = exchange_gradients(team, parameters, received.dense, sparse, session.source)
         mine = {id(parameter) for parameter in self._shard.owned_by(team.rank)}
         pairs = zip(parameters, gradients, strict=True)

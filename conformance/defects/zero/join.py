@@ -67,6 +67,19 @@ def joined_ranks_save_in_their_order() -> None:
 
 
 @defect("ZERO-020")
+def joined_rank_looks_for_gradients_in_groups_of_before() -> None:
+    """A joined rank looks at what others own before it knows of what was taken out of groups before the block."""
+    edit("sparse_gradients(self._shard.owned_by(*absent)) if team.rank == session.source else {}",
+         "sparse_gradients(self._shard.owned_by(*absent))")  # fmt: skip
+
+
+@defect("ZERO-020")
+def joined_rank_keeps_what_live_ones_have_dropped() -> None:
+    """A setting that live ranks take out of a group in a context stays on ranks that have joined."""
+    edit("_drop_others(source, target)", "pass", within="take_settings")
+
+
+@defect("ZERO-020")
 def joined_rank_does_not_hear_of_thawed_parameters() -> None:
     """A joined rank does not learn that live ranks train a parameter that was frozen."""
     edit("self._also_send(sent)", "pass")
