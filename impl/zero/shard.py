@@ -171,9 +171,9 @@ class Shard:
         return loss
 
     def _heard(self, closure: Callable[..., Any], begun: Sequence[Noted]) -> Callable[..., Any]:
-        """``closure``; settings that it changes hold for the rest of the step already.
+        """``closure``; parameters and settings that it changes in groups hold for the rest of the step already.
 
-        They come into ``begun``, too: what differs from that in the end, the local optimizer has written.
+        The settings come into ``begun``, too: what differs from that in the end, the local optimizer has written.
         """
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
@@ -181,6 +181,7 @@ class Shard:
             try:
                 return closure(*args, **kwargs)
             finally:
+                self.look_at_parameters()
                 for was, shown, local, first in zip(
                     before, self.exposed.param_groups, self.optim.param_groups, begun, strict=False
                 ):

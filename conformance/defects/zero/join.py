@@ -73,10 +73,22 @@ def joined_rank_looks_for_gradients_in_groups_of_before() -> None:
          "sparse_gradients(self._shard.owned_by(*absent))")  # fmt: skip
 
 
+@defect("ZERO-022")
+def groups_are_those_of_before_the_closure() -> None:
+    """A step goes on with the parameters that groups had before its closure was evaluated."""
+    edit("self.look_at_parameters()", "pass", within="_heard")
+
+
 @defect("ZERO-020")
 def joined_rank_keeps_what_live_ones_have_dropped() -> None:
     """A setting that live ranks take out of a group in a context stays on ranks that have joined."""
     edit("_drop_others(source, target)", "pass", within="take_settings")
+
+
+@defect("ZERO-020")
+def settings_of_closures_count_as_the_optimizers_own() -> None:
+    """What a closure has set is told by the owners of a group as if the local optimizer had counted it."""
+    edit("first.update(noted([changed])[0])", "pass", within="_heard")
 
 
 @defect("ZERO-020")
