@@ -537,7 +537,8 @@ def hand_on(ctx, ways):
         model, before = wrapped(ctx, HandingOn(), **options), models.scalar().to(ctx.device)
         for iteration in range(3):
             model.zero_grad()
-            out = model(before(models.divisible_scalar(ctx.rank, iteration).to(ctx.device)))
+            given = before(models.divisible_scalar(ctx.rank, iteration).to(ctx.device))
+            out = model(x=given) if iteration % 2 else model(given)
             out["given"].sum().backward(retain_graph=True)
             out["made"].sum().backward()
             found.append(gradient(model.module.a.weight))

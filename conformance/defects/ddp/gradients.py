@@ -702,6 +702,12 @@ def strict_mode_allows_for_roundings_of_the_sum_only() -> None:
 
 
 @defect("DDP-101")
+def what_is_handed_out_is_known_among_positional_arguments_only() -> None:
+    """An argument with a graph that is given by its name and handed out as it was tells of a backward."""
+    edit("for each in (*inputs, *kwargs.values()):  #", "for each in inputs:  #")
+
+
+@defect("DDP-101")
 def arguments_that_are_handed_out_tell_of_a_backward() -> None:
     """A backward from an argument that the module handed out as it was takes the turn of the model's own."""
     edit("is not each.grad_fn] if given else found", "is not each.grad_fn] if False else found")
