@@ -33,7 +33,6 @@ class PlainSession(BaseSession):
         super().__init__(team, device, throw, MessageLayout(("a plain joinable",), ((),), team.size))
         self._device = device
         self._hooks = hooks
-        self._last: Handle | None = None  # of the latest notification; waited for before this rank leaves
 
     def enter(self) -> None:
         """The block begins."""
@@ -52,23 +51,20 @@ class PlainSession(BaseSession):
         team = self.team if group is self.team.group else Team.of(group)
         device = torch.device(joinable.join_device)
         pending = self._count(team, device, 1, "Join: count of active ranks")
+        handle = Handle(pending, self.watch)
         if _is_message(pending):
             # at once: what comes next here may be in a block that other ranks have left
             self._channel.read(pending, self.watch)
-            self._last = Handle(pending, self.watch, number=self._channel.reader_of_active())
-        else:
-            self._last = Handle(pending, self.watch)
+            handle = Handle(pending, self.watch, number=self._channel.reader_of_active())
         if joinable._join_config.throw_on_early_termination:
             exhausted = self._count_exhausted(team, device, 0)
             if exhausted:
                 self._failures.raise_exhausted_elsewhere(exhausted)
-        return self._last
+        return handle
 
     def shadow(self) -> bool:
         """One turn per iteration of the ranks that are live: count them, run the main hooks in list order."""
         self._failures.refuse_what_is_over()
-        if self._last is not None:
-            self._last.wait()
         shadowed = 0
         while self._counted(self._count(self.team, self._device, 0, "Join: count of active ranks")) > 0:
             if self.throw:

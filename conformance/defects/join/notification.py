@@ -69,13 +69,14 @@ def device_is_that_of_the_construction() -> None:
 @defect("JOIN-051")
 def notification_blocks() -> None:
     """A notification waits until every rank has notified."""
-    edit("    return self._last\n", "    self._last.wait()\n    return self._last\n", within="notify")
+    edit("    return handle\n", "    handle.wait()\n    return handle\n", within="PlainSession.notify")
 
 
 @defect("JOIN-048")
 def others_return_a_handle() -> None:
     """Every joinable gets the handle of the first one's notification."""
-    edit("        return None\n", "        return self._last\n", within="PlainSession.notify")
+    edit("        return None\n", "        return getattr(self, '_last', None)\n", within="PlainSession.notify")
+    edit("    return handle\n", "    self._last = handle\n    return handle\n", within="PlainSession.notify")
 
 
 @defect("JOIN-055")

@@ -169,7 +169,7 @@ def failure_is_kept_silent() -> None:
 @defect("JOIN-031", "JOIN-048")
 def first_returns_nothing() -> None:
     """The first joinable's notification is waited for inside, and returns nothing."""
-    edit("    return self._last\n", "    self._last.wait()\n    return None\n", within="notify")
+    edit("    return handle\n", "    handle.wait()\n    return None\n", within="PlainSession.notify")
 
 
 @defect("JOIN-025", "JOIN-032")
@@ -343,10 +343,9 @@ def post_hooks_run_twice() -> None:
 @defect("JOIN-032", "JOIN-046")
 def ranks_without_inputs_do_not_shadow() -> None:
     """A rank whose loop never ran leaves at once, without shadowing anybody."""
-    edit(
-        "    if self._last is not None:\n        self._last.wait()\n",
-        "    if self._last is None:\n        return False\n    self._last.wait()\n",
-    )
+    edit("    return handle\n", "    self._ran = True\n    return handle\n", within="PlainSession.notify")
+    leaves = "    if not hasattr(self, '_ran'):\n        return False\n"
+    edit("    shadowed = 0\n", f"{leaves}    shadowed = 0\n", within="PlainSession.shadow")
 
 
 @defect("JOIN-025", "JOIN-026")

@@ -17,9 +17,9 @@ def active_rank_blames_itself() -> None:
 def count_of_exhausted_ranks_is_always_sent() -> None:
     """The second all-reduce of throwing mode is sent in every context."""
     edit(
-        "    return self._last\n",
-        "    if not self.throw:\n        self._count_exhausted(team, device, 0)\n    return self._last\n",
-        within="notify",
+        "    return handle\n",
+        "    if not self.throw:\n        self._count_exhausted(team, device, 0)\n    return handle\n",
+        within="PlainSession.notify",
     )
 
 
