@@ -42,6 +42,31 @@ def gradient(model):
     return weight.grad.flatten()[0].item()
 
 
+def wait_in_a_block_that_a_peer_has_left(rank, _world):
+    """Rank 0 leaves an inner block by an error, and stays in the outer one; rank 1 waits inside, in what no context
+    lists. What that one is told there."""
+    outer, inner, store, told = Plain(), Plain(), dist.distributed_c10d._get_default_store(), ""
+    with contextlib.suppress(LookupError, PeerFailed), Join([outer]):
+        try:
+            with Join([inner]):
+                if rank == 0:
+                    raise LookupError("spilled the tea")
+                model_of()
+        except PeerFailed as error:
+            told = str(error)
+            store.set("told", "")
+            raise
+        except LookupError:
+            store.wait(["told"])
+            raise
+    return told
+
+
+def test_who_waits_in_an_inner_block_learns_of_who_has_left_that_one_alone():
+    _, told = run_on_ranks(wait_in_a_block_that_a_peer_has_left, 2)
+    assert "rank 0 left the join context with LookupError" in told
+
+
 def throw_and_go_on(rank, _world, followed):
     """The error is caught inside the block; what leaving it raises, and what the group computes after that."""
     thing = model_of() if followed else Plain()
