@@ -37,7 +37,7 @@ _UNWATCHED = (
 )
 _USUAL = {
     End.SILENT: "a stopped process, a machine that went down, or a network that failed",
-    End.CLOSED: "killed by the system for want of memory, or by hand",
+    End.CLOSED: "killed by the system for want of memory or by hand, or aborted, as where collectives differ in size",
     End.RAISED: "an error in the program of that rank alone, such as a bad batch",
     End.LEFT: "fewer iterations on that rank than here; inside a Join they may differ",
 }
