@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,7 @@ class Hosts:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._process: subprocess.Popen[str] | None = None
+        self._logs: tempfile.TemporaryDirectory[str] | None = None  # torchrun's, which leaves a folder on each host
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._ended: dict[int, int] = {}  # exit statuses by process id, as the switch tells them
 
@@ -98,6 +100,8 @@ class Hosts:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if self._logs is not None:
+            self._logs.cleanup()
 
     # -- running
 
@@ -128,10 +132,12 @@ class Hosts:
     def launch(self, script: Sequence[str], ranks_a_host: int = 1) -> list[int]:
         """Start what ``torchrun`` runs and wait for nothing; the process ids of torchrun's agents."""
         network = self.network
+        self._logs = self._logs or tempfile.TemporaryDirectory(prefix="hosts-")
         agents = []
         for host in range(network.hosts):
             where = ["--nnodes", str(network.hosts), "--node-rank", str(host), "--nproc-per-node", str(ranks_a_host)]
             where += ["--master-addr", network.addresses[0], "--master-port", str(_PORT)]
+            where += ["--log-dir", self._logs.name]
             agents.append(self.start(host, [sys.executable, "-m", "torch.distributed.run", *where, *script]))
         return agents
 

@@ -175,12 +175,13 @@ def test_a_host_that_is_killed_ends_all_that_ran_on_it():
 @needs_proc
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_behind_when_the_command_ends_in_any_way(tmp_path, how):
-    mark = uuid.uuid4().hex
+    mark, temporary = uuid.uuid4().hex, tmp_path / "temporary"
+    temporary.mkdir()
     script = tmp_path / "sleeps.py"
     script.write_text(f"import time; open({str(tmp_path / 'up')!r}, 'w').close(); time.sleep(600)")
     process = subprocess.Popen(
         [sys.executable, "-m", "conformance", "hosts", "--", str(script)], cwd=HOME,
-        env={**os.environ, "JOINERY_TEST_MARK": mark}, stderr=subprocess.DEVNULL,
+        env={**os.environ, "JOINERY_TEST_MARK": mark, "TMPDIR": str(temporary)}, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         wait_for((tmp_path / "up").exists, 120)
@@ -189,3 +190,4 @@ def test_nothing_is_left_behind_when_the_command_ends_in_any_way(tmp_path, how):
     finally:
         process.kill()
     wait_for(lambda: marked(mark) == [], 60)
+    assert how == signal.SIGKILL or list(temporary.iterdir()) == []
