@@ -342,8 +342,9 @@ def list_in_another_order(ctx, listed, options):
     return caught(train), [model.module.weight.item() for model in pair]
 
 
-OTHERWISE = [((1, 0), {}), ((0, 1), {"divide_by_initial_world_size": False})]
-OTHERWISE += [((0, 1), {"throw_on_early_termination": True})]
+OTHERWISE = [
+    ((1, 0), {}), ((0, 1), {"divide_by_initial_world_size": False}), ((0, 1), {"throw_on_early_termination": True})
+]  # fmt: skip
 
 
 @check("JOIN-040", worlds=(2, 3), beyond=False)

@@ -149,19 +149,20 @@ def verify_alike(
     lines = [f"setting {name}={value}" for name, value in settings.items()]
     lines += [f"parameter {index} {_describe(p.name, p.parameter)}" for index, p in enumerate(parameters)]
     lines += [f"buffer {index} {_describe(name, buffer)}" for index, (name, buffer) in enumerate(buffers.items())]
-    own = digest(lines) + digest(caps.sizes_bytes) + len(parameters).to_bytes(8, "big")
-    own += team.tally.started.to_bytes(8, "big")  # more with each model
+    own = digest(lines) + digest(caps.sizes_bytes) + len(parameters).to_bytes(_NUMBER, "big")
+    own += team.tally.started.to_bytes(_NUMBER, "big")  # more with each model
     rows = _gathered(team, own, device)
     others = [rank for rank, row in enumerate(rows) if row[:_DIGEST] != rows[0][:_DIGEST]]
     if others:
-        counts = [int.from_bytes(row[2 * _DIGEST : -8], "big") for row in rows]
+        counts = [int.from_bytes(row[2 * _DIGEST : -_NUMBER], "big") for row in rows]
         fail(RuntimeError, _difference(team, lines, others, counts, device))
-    if any(row[:-8] != rows[0][:-8] for row in rows):
+    if any(row[:-_NUMBER] != rows[0][:-_NUMBER] for row in rows):
         caps = BucketCaps(collectives.broadcast_object(team, caps.sizes_bytes, GroupRank(0), device, "bucket sizes"))
-    return caps, int.from_bytes(rows[0][-8:], "big")
+    return caps, int.from_bytes(rows[0][-_NUMBER:], "big")
 
 
 _DIGEST = 32  # bytes of a SHA-256
+_NUMBER = 8  # of a count
 
 
 def digest(items: Iterable[object]) -> bytes:
