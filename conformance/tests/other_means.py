@@ -51,12 +51,16 @@ class EndOfBackward(nn.Module):
         self._came: set[nn.Parameter] = set()  # since the last reduction
         self._now: set[nn.Parameter] = set()  # in this backward
         self._missed: list[int] = []  # those that had no gradient in the last one
-        me = weakref.ref(self)  # a hook that held us would keep us for as long as our own parameters live
+        self._awaits = {"a backward that reduces": False}
+        #: a hook that held us would keep us for as long as our own parameters live
+        me, awaits = weakref.ref(self), self._awaits
 
         def arrived(parameter: nn.Parameter) -> None:
             model = me()
             if model is not None:
                 model._arrived(parameter)
+            elif any(awaits.values()):
+                raise Refused("the wrapper has to be kept until its backward has ended")
 
         for parameter in self._trained:
             if not isinstance(parameter, UninitializedParameter):
@@ -108,6 +112,7 @@ class EndOfBackward(nn.Module):
         if compiled_autograd.compiled_autograd_enabled:
             raise Refused("the hooks of this model are not called in a backward that is compiled")
         if self._reduces and (self.require_backward_grad_sync or torch.is_grad_enabled()):
+            self._look_at_sizes()
             for buffer in self.module.buffers():
                 self._from_first(buffer)
         self._due = False  # a backward that failed has left it
@@ -118,10 +123,11 @@ class EndOfBackward(nn.Module):
                 raise Refused(f"the backward before left out {left_out}; find_unused_parameters=True allows that")
             if not {*self._trained} <= {*self.module.parameters()}:
                 raise Refused("a parameter was put in place of another after wrapping")
-            if any(each.requires_grad for each in self._frozen):
+            if any(each.requires_grad and each.is_leaf for each in self._frozen):
                 raise Refused("a parameter is trained that was not when the model was wrapped")
             self._now.clear()
             self._reduces = self.require_backward_grad_sync
+            self._awaits["a backward that reduces"] = self._reduces
         return self.module(*given, **named)
 
     @contextmanager
@@ -133,6 +139,18 @@ class EndOfBackward(nn.Module):
         finally:
             self.require_backward_grad_sync = before
 
+    @torch.compiler.disable
+    def _look_at_sizes(self) -> None:
+        """Refuse buffers that have other sizes on some ranks, on all of them."""
+        mine = [tuple(buffer.shape) for buffer in self.module.buffers()]
+        if not mine:
+            return
+        told: list[Any] = [None] * self._group.size()
+        with torch._C._DisableFuncTorch():
+            dist.all_gather_object(told, mine, self._group)
+        if any(sizes != mine for sizes in told):
+            raise Refused("buffers have other sizes on some ranks")
+
     def _from_first(self, tensor: torch.Tensor) -> None:
         """A copy of the tensor travels; the tensor itself is only written."""
         with torch.no_grad(), torch._C._DisableFuncTorch():  # in a function that is transformed, too
@@ -143,12 +161,13 @@ class EndOfBackward(nn.Module):
     def _arrived(self, parameter: nn.Parameter) -> None:
         self._came.add(parameter)
         self._now.add(parameter)
-        if self._reduces and not self._due:
+        meant = self.require_backward_grad_sync or any(self._awaits.values())
+        if self._reduces and meant and not self._due:
             self._due = True
             torch.autograd.Variable._execution_engine.queue_callback(self._reduce)
 
     def _reduce(self) -> None:
-        self._due = False
+        self._due = self._awaits["a backward that reduces"] = False
         held = [each.grad if each in self._came else None for each in self._trained]
         came = [0 if grad is None else 1 + (grad.sparse_dim() if grad.is_sparse else 0) for grad in held]
         kinds = torch.tensor(came, dtype=torch.uint8)  # that any rank has: 1 dense, n + 1 sparse in n dimensions
