@@ -32,7 +32,7 @@ def new_flat(numel: int, dtype: torch.dtype, device: torch.device) -> torch.Tens
 
 def flat_views(flat: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Consecutive pieces of ``flat``, each in the shape of its model."""
-    pieces = flat[: sum(tensor.numel() for tensor in like)].split([tensor.numel() for tensor in like])
+    pieces = flat.split([tensor.numel() for tensor in like])
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, like, strict=True)]
 
 

@@ -45,8 +45,7 @@ _LOOKS_IN_A_BEAT = 4
 _CALLS_IN_A_BEAT = 8  # at least, of peers that are not met: signs of life in the store are seen as soon as others
 _LONGEST_LINE = 32768  # a loss holds a text of 500 characters, of up to twelve bytes each
 _CONNECT_S = 1.0
-_FIRST_CALL_S = 0.05
-_HELLO_S = 5.0  # who has called says it at once
+_CALL_EVERY_S = 0.1
 
 
 class Peer:
@@ -59,22 +58,19 @@ class Peer:
         self.process: Process  # of the other side, once its rank is known
         self.doing = ""  # as it last said
         self.silent_s = 0.0  # counted while this process runs itself
-        self.signs: Signs = None  # of its process, when half of the detection time had passed; None before
+        self.signs: Signs | None = None  # of its process, when half of the detection time had passed
         self.unread = b""
 
     def lines(self) -> list[bytes] | None:
         """What has come since; None if the connection has ended."""
-        ended = False
         try:
-            while piece := self.connection.recv(65536):
-                self.unread += piece
-            ended = True
+            piece = self.connection.recv(65536)
         except BlockingIOError:
-            pass
+            return []
         except OSError:
-            ended = True
-        *whole, self.unread = self.unread.split(b"\n")
-        return None if (ended and not whole) or len(self.unread) > _LONGEST_LINE else whole
+            return None
+        *whole, self.unread = (self.unread + piece).split(b"\n")
+        return whole if piece and len(self.unread) <= _LONGEST_LINE else None
 
     def send(self, said: dict[str, object]) -> None:
         """One line, or nothing where the other side does not read."""
@@ -96,9 +92,9 @@ class Heartbeats:
         self._process = Process.own()
         self._rendezvous = rendezvous.Rendezvous(rank, self._process, store, detection_s)
         self._expected = neighbours(rank, size)
-        self._connect_s = min(_CONNECT_S, detection_s / 2 / max(len(self._expected), 1))  # of all: half of that time
+        self._connect_s = min(_CONNECT_S, detection_s / 2 / len(self._expected))  # of all: half of that time
         self._peers: list[Peer] = []
-        self._listening: frozenset[int] = frozenset()  # seen in the store, at the last look
+        self._listening: dict[int, rendezvous.Address] = {}  # seen in the store, at the last look
         self._lock = threading.RLock()  # of sending and of the list
         self._left = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -132,7 +128,7 @@ class Heartbeats:
     @property
     def unheard(self) -> set[int]:
         """The neighbours that are there, and not met yet: of one on another machine only silence tells that it ends."""
-        return self.missing & self._listening
+        return self.missing & self._listening.keys()
 
     # -- what the rest of the process says
 
@@ -143,8 +139,7 @@ class Heartbeats:
 
     def stand(self, members: str, begun: float, place: str) -> None:
         """This rank has been waiting for long: tell all others, as long as it does."""
-        with self._lock:
-            own = {peer.connection.fileno() for peer in self._peers} | {self._listener.fileno()}
+        own = {peer.connection.fileno() for peer in self._peers}
         moved = stalls.moved_bytes(own, self._rendezvous.store_port)
         if moved is not None:
             self._looks += 1
@@ -160,36 +155,29 @@ class Heartbeats:
         self._tell({"stall": members, "mark": stalls.mark(waits)})
 
     def leave(self, end: End, text: str) -> None:
-        """This process takes part no longer: say so, and close. A second call does nothing."""
+        """This process takes part no longer: say so, and close. What is said a second time nobody hears."""
         loss = Loss(self.rank, end, str(self._process), "", self.rank, text)
+        self._rendezvous.leave(loss)  # for those that have not met this process
         with self._lock:
-            again, self._left = self._left, True
-            for peer in () if again else self._peers:
+            self._left = True
+            for peer in self._peers:
                 peer.send({"loss": loss.as_json()})
-        self._rendezvous.leave(None if again else loss)
-        with self._lock:
-            if not again:
-                self._close()
+            self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """The connections of this process, or the copies of them that a child holds, which would outlive it."""
         for peer in self._peers:
             peer.connection.close()
         self._listener.close()
         self._selector.close()
-
-    def forget_in_child(self) -> None:
-        """A child of this process holds copies of the connections, which would outlive it."""
-        self._left = True
-        self._close()
 
     # -- the threads
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:
-            if not self._left:
-                self.leave(End.LEFT, f"looks after its peers no longer ({type(error).__name__}: {error})")
+        except Exception as error:  # what is closed is one, too, once this process has left
+            self.leave(End.LEFT, f"looks after its peers no longer ({type(error).__name__}: {error})")
 
     def _beat(self) -> None:
         while not self._left:
@@ -202,11 +190,9 @@ class Heartbeats:
 
     def _meet(self) -> None:
         """Call the peers until all are met. The store may not answer, nor the host of a peer."""
-        every_s = _FIRST_CALL_S  # more and more seldom: peers as a rule come together
         while not (self._rendezvous.is_over or self._left):
             self._call()
-            time.sleep(every_s)
-            every_s = min(1.5 * every_s, self._beat_s / _CALLS_IN_A_BEAT)
+            time.sleep(min(_CALL_EVERY_S, self._beat_s / _CALLS_IN_A_BEAT))
 
     def _pass(self) -> None:
         """Hear what has come, and say what is due."""
@@ -227,20 +213,16 @@ class Heartbeats:
             self._judge(peer)
 
     def _judge(self, peer: Peer) -> None:
-        if peer.rank is None:
-            if peer.silent_s > _HELLO_S and peer.called is None:
-                self._drop(peer)
+        if peer.rank is None or peer.silent_s < self.detection_s / 2:
             return
-        if peer.silent_s < self.detection_s / 2 or self.losses.has(peer.rank):
-            return
-        same_machine = self._process.is_on_same_machine(peer.process)
-        if same_machine and peer.signs is None:
+        if peer.signs is None:
             peer.signs = peer.process.signs()
-        if peer.silent_s >= self.detection_s:
-            if same_machine and has_moved(peer.signs, peer.process.signs()):
-                peer.silent_s, peer.signs = 0.0, None
-            else:
-                self._report(peer, End.SILENT)
+        if peer.silent_s < self.detection_s:
+            return
+        if self._process.is_on_same_machine(peer.process) and has_moved(peer.signs, peer.process.signs()):
+            peer.silent_s, peer.signs = 0.0, None
+        else:
+            self._report(peer, End.SILENT)
 
     def _report(self, peer: Peer, end: End) -> None:
         assert peer.rank is not None
@@ -261,12 +243,11 @@ class Heartbeats:
 
     def _call(self) -> None:
         """Look after the peers that are not met yet; the higher rank calls the lower one."""
-        ended, listening = self._rendezvous.look(self.missing)
-        self._listening = frozenset(listening)
+        ended, self._listening = self._rendezvous.look(self.missing)
         for loss in ended:
             self._learn(loss)
         called = {peer.called for peer in self._peers}
-        for rank, address in listening.items():
+        for rank, address in self._listening.items():
             if rank < self.rank and rank not in called:
                 self._call_one(rank, address)
         if not self.missing:
@@ -290,11 +271,8 @@ class Heartbeats:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = Peer(connection, called)
         with self._lock:
-            if self._left:
-                connection.close()
-            else:
-                self._peers.append(peer)
-                self._selector.register(connection, selectors.EVENT_READ, peer)
+            self._selector.register(connection, selectors.EVENT_READ, peer)  # ValueError once this process has left
+            self._peers.append(peer)
         return peer
 
     def _greet(self, peer: Peer) -> None:
@@ -305,7 +283,7 @@ class Heartbeats:
         lines = peer.lines()
         if lines is None:
             self._drop(peer)
-            if peer.rank is not None and not self._left:
+            if peer.rank is not None:
                 self._report(peer, End.CLOSED)
             return
         peer.silent_s, peer.signs = 0.0, None
@@ -333,8 +311,7 @@ class Heartbeats:
 
     def _admit(self, peer: Peer, said: dict[str, Any]) -> None:
         """The first line of a connection: without the token of this world there is no second one."""
-        token = self._rendezvous.token
-        if not token or not hmac.compare_digest(str(said["hello"]).encode(), token.encode()):
+        if not hmac.compare_digest(str(said["hello"]).encode(), self._rendezvous.token.encode()):
             raise ValueError("a stranger")
         host, machine, pid = said["process"]
         peer.process = Process(str(host), str(machine), int(pid))
@@ -352,8 +329,7 @@ class Heartbeats:
 
 def neighbours(rank: int, size: int) -> set[int]:
     """The ranks to which this one is connected: those at a distance of a power of two, either way round."""
-    steps = [1 << k for k in range(size.bit_length()) if 1 << k < size]
-    return {(rank + sign * step) % size for step in steps for sign in (1, -1)} - {rank}
+    return {(rank + sign * (1 << k)) % size for k in range(size.bit_length()) for sign in (1, -1)} - {rank}
 
 
 # -- of this process
@@ -405,9 +381,8 @@ def _leave_all() -> None:
 
 def _forget_all() -> None:
     for beats in list(_begun_here):
-        beats.forget_in_child()
+        beats.close()
     _begun_here.clear()
-    _by_world.clear()
 
 
 atexit.register(_leave_all)

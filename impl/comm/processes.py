@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_STOPPED = "TtZX"  # states of /proc: stopped, traced, zombie, dead
+#: states of /proc: a process that is stopped or traced; a zombie, and one that is dead
+STOPPED, GONE = "Tt", "ZX"
 
-
-#: the state of a process and the processor time it has used; None of one that is not there
-Signs = tuple[str, int] | None
+#: the state of a process and the processor time it has used
+Signs = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Process:
         return bool(self.machine) and self.machine == other.machine
 
     def signs(self) -> Signs:
-        """Those of a process on this machine."""
+        """Those of a process on this machine; one that is not there is dead."""
         try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+            fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2]  # before it stands a name
         except OSError:
-            return None
-        state, *rest = fields.split()
+            return "X", 0
+        state, *rest = fields.decode().split()
         return state, int(rest[10]) + int(rest[11])
 
 
@@ -60,6 +60,4 @@ def has_moved(then: Signs, now: Signs) -> bool:
 
     One that holds the interpreter for long, or gets no processor, is late but not gone.
     """
-    if now is None or now[0] in _STOPPED:
-        return False
-    return now[0] in "RD" or then is None or now[1] > then[1]
+    return now[0] not in STOPPED + GONE and (now[0] in "RD" or now[1] > then[1])

@@ -121,7 +121,7 @@ def moved_bytes(but_for: Container[int], port: int | None) -> int | None:
 
 def _moved(connection: socket.socket, port: int | None) -> int:
     with suppress(OSError, struct.error):  # not connected, or a kernel that tells less
-        if port is not None and port in (connection.getsockname()[1], connection.getpeername()[1]):
+        if port in (connection.getsockname()[1], connection.getpeername()[1]):
             return 0
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
         return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))

@@ -433,7 +433,7 @@ def die():
         while beats.missing:  # the others would see the process that stays
             time.sleep(0.01)
         beats._left = True
-        beats._close()
+        beats.close()
 
 
 def stepped(model, optimizer):

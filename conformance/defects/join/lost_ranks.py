@@ -16,20 +16,20 @@ def nobody_gives_signs_of_life() -> None:
 @defect("JOIN-057")
 def silence_is_not_judged() -> None:
     """A peer that says nothing any more counts as alive as long as its connection stands."""
-    edit("            self._report(peer, End.SILENT)\n", "            pass\n")
+    edit("        self._report(peer, End.SILENT)\n", "        pass\n")
 
 
 @defect("JOIN-057")
 def silence_of_this_machine_is_forgiven() -> None:
     """A process on the same machine counts as alive whether or not it has moved."""
-    edit("if same_machine and has_moved(", "if same_machine or has_moved(")
+    edit("is_on_same_machine(peer.process) and has_moved(", "is_on_same_machine(peer.process) or has_moved(")
 
 
 @defect("JOIN-057")
 def short_stops_end_the_job() -> None:
     """A rank that stands still for a second is given up at once."""
-    edit("if peer.silent_s >= self.detection_s:", "if peer.silent_s >= self.detection_s / 9:")
-    edit("if peer.silent_s < self.detection_s / 2 or ", "if peer.silent_s < self.detection_s / 9 or ")
+    edit("if peer.silent_s < self.detection_s:", "if peer.silent_s < self.detection_s / 9:")
+    edit("or peer.silent_s < self.detection_s / 2:", "or peer.silent_s < self.detection_s / 9:")
 
 
 @defect("JOIN-057")
@@ -122,13 +122,13 @@ def hooks_stay_in_the_group_of_before() -> None:
 @defect("JOIN-057")
 def children_keep_the_connections() -> None:
     """A child that a rank forks holds its connections, so nobody notices that the rank is killed."""
-    swap(Heartbeats, "forget_in_child", lambda self: None)
+    swap(Heartbeats, "close", lambda self: None)
 
 
 @defect("JOIN-057")
 def who_computes_counts_as_frozen() -> None:
     """A rank that keeps the interpreter is given up, although it uses a processor."""
-    edit('return now[0] in "RD" or then is None or now[1] > then[1]', "return False")
+    edit('return now[0] not in STOPPED + GONE and (now[0] in "RD" or now[1] > then[1])', "return False")
 
 
 @defect("JOIN-057")
