@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import itertools
 import multiprocessing.util
@@ -9,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -59,8 +61,9 @@ def at_the_end(error=None):
 
 
 def raise_it():
+    """By an error with a long text, as of a batch that is printed."""
     try:
-        raise BadBatch("spilled the tea")
+        raise BadBatch("spilled the tea " * 50_000)
     except BadBatch as error:
         at_the_end(error)
 
@@ -84,6 +87,13 @@ def exit_for_it_in_a_child():
         os._exit(1)
 
 
+def take_its_groups_down():
+    """And live on for a while."""
+    dist.destroy_process_group()
+    time.sleep(2.0)
+    os._exit(0)
+
+
 def exit_well_in_a_child():
     try:
         sys.exit(0)
@@ -100,6 +110,8 @@ ENDS = {
     "exits well in such a child": (exit_well_in_a_child, False),
     "has no more inputs": (at_the_end, False),
 }
+#: the same, and one that only takes part no longer
+LEAVING = {**ENDS, "takes its groups down": (take_its_groups_down, False)}
 
 
 def end_before_the_others(ctx, end):
@@ -116,7 +128,7 @@ def end_before_the_others(ctx, end):
     return caught(train)
 
 
-@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=ENDS)
+@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=LEAVING)
 def test_peers_of_a_program_that_ends_before_them_are_told_which_one_and_by_what_error(ranks, scenario):
     end, raises = scenario
     _, errors = others_are_told(ranks, end_before_the_others, end)
@@ -182,8 +194,18 @@ def test_a_child_that_ends_is_not_taken_for_its_parent(ranks):
     assert ranks(let_children_end, ends) == [means] * ranks.world
 
 
-def stand_still_for_too_long(ctx):
-    """Rank 1 is stopped for longer than it is waited for, and then goes on.
+def be_stopped(seconds):
+    with subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def keep_the_interpreter_asleep(seconds):
+    """As in a call that waits for something in vain, and lets no other thread go on."""
+    ctypes.PyDLL(None).usleep(int(1e6 * seconds))
+
+
+def stand_still_for_too_long(ctx, stand_still):
+    """Rank 1 stands still for longer than it is waited for, and then goes on.
 
     What the others had started may end well.
     """
@@ -195,8 +217,7 @@ def stand_still_for_too_long(ctx):
             if iteration == 1:
                 time.sleep(MEETS_S)
             if (ctx.rank, iteration) == (1, 1):
-                with subprocess.Popen(["sh", "-c", f"sleep {STANDS_STILL_S}; kill -CONT {os.getpid()}"]):
-                    os.kill(os.getpid(), signal.SIGSTOP)
+                stand_still(STANDS_STILL_S)
             loss.backward()
 
     error = caught(train)
@@ -204,9 +225,12 @@ def stand_still_for_too_long(ctx):
     return error
 
 
-@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_rank_that_goes_on_after_it_was_given_up_learns_that_it_was(ranks):
-    run, _ = others_are_told(ranks, stand_still_for_too_long, env=SOON)
+@check(
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+    scenarios={"stopped": be_stopped, "asleep": keep_the_interpreter_asleep},
+)  # fmt: skip
+def test_a_rank_that_goes_on_after_it_was_given_up_learns_that_it_was(ranks, scenario):
+    run, _ = others_are_told(ranks, stand_still_for_too_long, scenario, env=SOON)
     own = run.outcomes[1]
     assert isinstance(own, Finished), run.summary()
     assert own.value is not None, "it noticed nothing"
@@ -225,20 +249,40 @@ def compute_without_a_pause(seconds):
         numbers = int(1.2 * numbers * max(1.0, seconds / lasted_s))
 
 
-def keep_the_interpreter(ctx):
+def compute_beside_the_program(seconds):
+    """The same in another thread, for which the program waits."""
+    thread = threading.Thread(target=compute_without_a_pause, args=(seconds,))
+    thread.start()
+    thread.join()
+
+
+def wait_as_for_a_disk(seconds):
+    """In a call that the kernel does not let go on, and that lets no other thread go on: a process is to begin with a
+    file that is not there yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(file := os.path.join(folder, "file"))
+        with subprocess.Popen(["sh", "-c", f"sleep {seconds}; echo > {file}"]):
+            opening = [(os.POSIX_SPAWN_OPEN, 0, file, os.O_RDONLY, 0)]
+            os.waitpid(os.posix_spawnp("true", ["true"], os.environ, file_actions=opening), 0)
+
+
+def keep_the_interpreter(ctx, work):
     ensure_one_machine(ctx, "whether a process that says nothing is at work is seen on its own machine only")
     model = ddp(ctx, models.scalar())
     loss = model(models.divisible_scalar(ctx.rank, 0)).sum()
     if ctx.rank == 1:
         time.sleep(MEETS_S)
-        compute_without_a_pause(COMPUTES_S)
+        work(COMPUTES_S)
     loss.backward()
     return gradient(model.module.weight)
 
 
-@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_rank_that_computes_without_a_pause_is_late_and_not_lost(ranks):
-    run = ranks.run(keep_the_interpreter, env=SOON, stall_s=DEADLINE_S)
+@check(
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+    scenarios={"computes": compute_beside_the_program, "waits for a disk": wait_as_for_a_disk},
+)  # fmt: skip
+def test_a_rank_that_computes_without_a_pause_is_late_and_not_lost(ranks, scenario):
+    run = ranks.run(keep_the_interpreter, scenario, env=SOON, stall_s=DEADLINE_S)
     for rank, end in enumerate(run.outcomes):
         assert isinstance(end, Finished), run.summary()
         assert [end.value] == scalar_means((1,) * ranks.world), f"rank {rank}"

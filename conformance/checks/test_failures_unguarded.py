@@ -67,7 +67,8 @@ def all_but_one(run):
 
 @contextlib.contextmanager
 def a_store_that_ends(ctx):
-    """A group that was set up by a store in a process of its own; what ends that process, to be called by rank 0."""
+    """A group that was set up by a store in a process of its own; what ends that process, or sends it another signal,
+    to be called by rank 0."""
     ensure_one_machine(ctx, "the store is met by the loopback")
     process = 0
     if ctx.rank == 0:
@@ -80,7 +81,7 @@ def a_store_that_ends(ctx):
     store = dist.TCPStore("127.0.0.1", int(ctx.store.get("port")))
     dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.world)
     ctx.meet("all are connected")
-    yield lambda: os.kill(process, signal.SIGKILL)
+    yield lambda how=signal.SIGKILL: os.kill(process, how)
 
 
 def lose_the_store_and_then_a_rank(ctx):
@@ -115,22 +116,28 @@ def test_ranks_that_have_lost_the_store_train_on_and_learn_whom_they_have_never_
         assert f"rank {ranks.world - 1}" in error.text, f"rank {rank}: {error}"
 
 
-def lose_the_store_while_one_is_late(ctx):
-    """All build their models but the last rank, of which there is nothing to be learned once the store has ended."""
+def lose_the_store_while_one_is_late(ctx, how):
+    """All build their models but the last rank, of which there is nothing to be learned without the store."""
     with a_store_that_ends(ctx) as end_it:
         if ctx.rank == ctx.world - 1:
             return ctx.store.wait([f"{rank} is told" for rank in range(ctx.world - 1)])
         if ctx.rank == 0:
-            threading.Timer(LATE_S, end_it).start()
+            threading.Timer(LATE_S, end_it, (how,)).start()
         error = caught(ddp, ctx, models.scalar())
         ctx.store.set(f"{ctx.rank} is told", "")
+        if ctx.rank == 0:
+            ctx.store.wait([f"{rank} is told" for rank in range(ctx.world - 1)])
+            end_it()
         return error
 
 
-@check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_a_rank_that_was_never_met_is_not_waited_for_once_the_store_is_gone(ranks):
+@check(
+    "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+    scenarios={"killed": signal.SIGKILL, "frozen": signal.SIGSTOP},
+)  # fmt: skip
+def test_a_rank_that_was_never_met_is_not_waited_for_once_the_store_is_gone(ranks, scenario):
     lost = ranks.subject.PeerFailed
-    run = ranks.run(lose_the_store_while_one_is_late, init=False, env=SOON, stall_s=DEADLINE_S)
+    run = ranks.run(lose_the_store_while_one_is_late, scenario, init=False, env=SOON, stall_s=DEADLINE_S)
     for rank, error in all_but_one(run).items():
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(lost), f"rank {rank}: {error}"

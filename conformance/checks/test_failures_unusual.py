@@ -568,11 +568,14 @@ def test_connections_stay_as_they_are_where_a_program_limits_its_sockets(ranks):
 
 
 class LateWork(dist.Work):
-    """A work that ends a moment later than that which it stands for."""
+    """A work that ends so much later than that which it stands for."""
 
-    def __init__(self, work):
+    def __init__(self, work, late_s):
         super().__init__()
-        self._work, self._end = work, time.monotonic() + SHORT_S
+        self._work, self._end = work, time.monotonic() + late_s
+
+    def get_future(self):
+        return self._work.get_future()
 
     def is_completed(self):
         return time.monotonic() > self._end and self._work.is_completed()
@@ -588,11 +591,11 @@ class LateWork(dist.Work):
 class Behind(RecordingGroup):
     """A group whose sums reach this process late, while it says so."""
 
-    late = False
+    late_s = 0.0
 
     def allreduce(self, *args, **named):
         work = super().allreduce(*args, **named)
-        return LateWork(work) if Behind.late else work
+        return LateWork(work, Behind.late_s) if Behind.late_s else work
 
 
 def leave_a_backward_out_behind_the_others(ctx):
@@ -607,9 +610,9 @@ def leave_a_backward_out_behind_the_others(ctx):
             with model.join(throw_on_early_termination=True):
                 for iteration in range(4):
                     model.zero_grad()
-                    Behind.late = iteration == 2 and ctx.rank == ctx.world - 1
+                    Behind.late_s = SHORT_S if (iteration, ctx.rank) == (2, ctx.world - 1) else 0.0
                     loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
-                    Behind.late = False
+                    Behind.late_s = 0.0
                     if iteration != 2:
                         loss.backward()
                         seen.append(gradient(model.module.weight))

@@ -167,8 +167,8 @@ class Losses:
     def causes(self, ranks: Collection[int], limit_s: float) -> list[Loss]:
         """A collective has failed: the losses that explain it. Waits for them for ``limit_s`` seconds at most."""
         with self._changed:
-            if self._changed.wait_for(lambda: self._with_own_cause(ranks), limit_s):
-                self._changed.wait(_SETTLE_S)  # what happened at the same moment is named, too
+            self._changed.wait_for(lambda: self._with_own_cause(ranks), limit_s)
+            self._changed.wait(_SETTLE_S)  # what happened at the same moment is named, too
             return [loss for loss, _ in self._first(ranks)]
 
     def _with_own_cause(self, ranks: Collection[int]) -> list[tuple[Loss, float]]:

@@ -429,3 +429,94 @@ def looking_at_connections_changes_them() -> None:
 def every_thread_makes_the_same_group() -> None:
     """While strict mode makes a group, one that another thread of the program makes gets its name."""
     edit("cls.names.get(threading.get_ident())", "next(iter(cls.names.values()), None)")
+
+
+@defect("JOIN-057")
+def what_a_rank_does_is_not_kept() -> None:
+    """Peers tell which collective they have started last, and nobody says it of one that is lost."""
+    edit("peer.doing = said[\"at\"]", "pass")
+
+
+@defect("JOIN-057")
+def long_errors_are_told_whole() -> None:
+    """The text of an error is longer than peers read, so they take a program that ends by it for killed."""
+    edit("\"text\": self.text[:_LONGEST_TEXT]", "\"text\": self.text")
+
+
+@defect("JOIN-057", worlds=(2, 3))
+def losses_are_told_to_nobody() -> None:
+    """A rank that notices a loss keeps it to itself: of many, those without a connection never learn of it."""
+    edit("        self._tell({\"loss\": loss.as_json()})\n", "        pass\n", within="_learn")
+
+
+@defect("JOIN-057", worlds=(2, 3))
+def who_fails_for_another_is_known_to_neighbours_only() -> None:
+    """That a rank fails because of another one is not passed on to those without a connection to it."""
+    edit("elif self.losses.add_affected(int(said[\"affected\"]), int(said[\"epoch\"])):\n        self._tell(said)\n",
+         "else:\n        self.losses.add_affected(int(said[\"affected\"]), int(said[\"epoch\"]))\n")  # fmt: skip
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_ends_before_it_is_met_leaves_no_word() -> None:
+    """Of a program that ends by an error before all have met it, the others learn that it was killed."""
+    edit("if store is not None:\n", "if False:\n", within="Rendezvous.leave")
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_cannot_be_called_gives_no_signs_of_life() -> None:
+    """Ranks on other machines that cannot be called count as lost after the detection time."""
+    edit("self._signs += 1", "self._signs = 1")
+
+
+@defect("JOIN-057", worlds=(3,))
+def processes_of_containers_are_looked_for_here() -> None:
+    """A rank in a container is looked for by its number among the processes outside, and not found."""
+    edit("machine_marks(\"pid\", \"net\")", "machine_marks(\"net\")")
+
+
+@defect("JOIN-057", worlds=(3,))
+def the_end_of_who_was_never_met_is_not_awaited() -> None:
+    """Where a rank on another machine is killed before it was met, its peers do not wait until that is known."""
+    edit("(0.0 if met else self._beats.detection_s)", "0.0")
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_is_stopped_before_it_is_met_is_waited_for() -> None:
+    """A process on this machine that was stopped before its peers have met it counts as one that is slow."""
+    edit("is_stopped = state in STOPPED", "is_stopped = False")
+
+
+@defect("JOIN-057")
+def a_frozen_store_is_waited_for() -> None:
+    """A rank that was never met is waited for where the store does not answer."""
+    edit("return self._has_lost_store or unanswered_s >= self._detection_s", "return self._has_lost_store")
+
+
+@defect("JOIN-057")
+def who_waits_for_a_disk_counts_as_frozen() -> None:
+    """Only a process that uses a processor is late and not lost."""
+    edit("(now[0] in \"RD\" or now[1] > then[1])", "now[1] > then[1]")
+
+
+@defect("JOIN-057")
+def who_holds_the_interpreter_counts_as_at_work() -> None:
+    """A process that does nothing, and lets no thread go on, is waited for as long as it is not stopped."""
+    edit("(now[0] in \"RD\" or now[1] > then[1])", "now[1] >= then[1]")
+
+
+@defect("JOIN-057")
+def who_gives_up_its_groups_looks_killed() -> None:
+    """A process that has destroyed its groups, and lives on, says nothing of it."""
+    edit("self.leave(End.LEFT, \"has destroyed its process groups\")", "self.close()")
+
+
+@defect("DDP-049")
+def a_stall_is_noticed_by_each_rank_alone() -> None:
+    """A rank that has noticed a stall does not tell, and goes on; bytes that it sends mislead the rest."""
+    edit("if self.waits.declare(str(said[\"stall\"]), str(said[\"mark\"])):", "if False:")
+
+
+@defect("DDP-049")
+def a_slow_network_counts_as_a_stall() -> None:
+    """Ranks wait for each other although bytes move between them."""
+    edit("return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))", "return 0")
