@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from conformance.api.checking import check
-from conformance.checks.test_failures_of_programs import keep_the_interpreter_asleep, raise_it
+from conformance.checks.test_failures_of_programs import be_stopped, keep_the_interpreter_asleep, raise_it
 from conformance.checks.test_failures_unguarded import train_once
 from conformance.checks.test_failures_unusual import Behind
 from conformance.fixtures import models
@@ -123,31 +123,6 @@ def test_ranks_that_have_ended_before_another_has_met_them_are_both_named(ranks)
     assert re.search(r"rank 1 .*spilled the tea.*rank 2 has stopped answering .* was killed", error.text), error
 
 
-def stop_before_another_comes(ctx):
-    """Ranks 1 and 2 are stopped before rank 0 builds its first model."""
-    part = dist.new_group([1, 2])
-    if ctx.rank:
-        train_once(ctx, ddp(ctx, models.scalar(), process_group=part), 0)
-        ctx.store.set(f"process of {ctx.rank}", str(os.getpid()))
-        stopped()
-    processes = [int(ctx.store.get(f"process of {rank}")) for rank in (1, 2)]
-    time.sleep(BEAT_S)
-    begun = time.monotonic()
-    error = caught(ddp, ctx, models.scalar())
-    lasted = time.monotonic() - begun
-    for process in processes:
-        os.kill(process, signal.SIGKILL)
-    return error, lasted
-
-
-@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_ranks_that_were_stopped_before_another_has_met_them_are_both_named(ranks):
-    assert ranks.subject.PeerFailed
-    error, lasted = ended(ranks.run(stop_before_another_comes, env=SOON, stall_s=DEADLINE_S), [0])[0]
-    assert_lost(error, ranks.subject, [1, 2], 0)
-    assert lasted > 0.5, f"after {lasted:.2f} s"
-
-
 # -- ranks that cannot call each other
 
 
@@ -175,6 +150,7 @@ def train_without_calls(ctx, mark, how):
 @check(
     "JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
     scenarios={
+        "stopped": ("", be_stopped, SOON),
         "asleep, in containers": ("pid", keep_the_interpreter_asleep, SOON),
         "killed, on machines": ("boot_id", killed, {DETECTION: "2.2"}),
     },

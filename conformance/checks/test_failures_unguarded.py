@@ -116,13 +116,16 @@ def test_ranks_that_have_lost_the_store_train_on_and_learn_whom_they_have_never_
         assert f"rank {ranks.world - 1}" in error.text, f"rank {rank}: {error}"
 
 
-def lose_the_store_while_one_is_late(ctx, how):
+def lose_the_store_while_one_is_late(ctx, how, late_s):
     """All build their models but the last rank, of which there is nothing to be learned without the store."""
     with a_store_that_ends(ctx) as end_it:
+        if ctx.rank == 0 and not late_s:
+            end_it(how)
+        ctx.meet("all may begin")
         if ctx.rank == ctx.world - 1:
             return ctx.store.wait([f"{rank} is told" for rank in range(ctx.world - 1)])
-        if ctx.rank == 0:
-            threading.Timer(LATE_S, end_it, (how,)).start()
+        if ctx.rank == 0 and late_s:
+            threading.Timer(late_s, end_it, (how,)).start()
         error = caught(ddp, ctx, models.scalar())
         ctx.store.set(f"{ctx.rank} is told", "")
         if ctx.rank == 0:
@@ -133,11 +136,13 @@ def lose_the_store_while_one_is_late(ctx, how):
 
 @check(
     "JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
-    scenarios={"killed": signal.SIGKILL, "frozen": signal.SIGSTOP},
+    scenarios={
+        "killed": (signal.SIGKILL, LATE_S), "frozen": (signal.SIGSTOP, LATE_S), "frozen before": (signal.SIGSTOP, 0.0),
+    },
 )  # fmt: skip
 def test_a_rank_that_was_never_met_is_not_waited_for_once_the_store_is_gone(ranks, scenario):
     lost = ranks.subject.PeerFailed
-    run = ranks.run(lose_the_store_while_one_is_late, scenario, init=False, env=SOON, stall_s=DEADLINE_S)
+    run = ranks.run(lose_the_store_while_one_is_late, *scenario, init=False, env=SOON, stall_s=DEADLINE_S)
     for rank, error in all_but_one(run).items():
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(lost), f"rank {rank}: {error}"

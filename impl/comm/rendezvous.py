@@ -71,8 +71,7 @@ class Rendezvous:
     @property
     def cut_off(self) -> bool:
         """Whether the store was lost before all were met, or does not answer: nobody knows what becomes of others."""
-        unanswered_s = self._ran_s - self._looked_s if self._asking.locked() else 0.0
-        return self._has_lost_store or unanswered_s >= self._detection_s
+        return self._has_lost_store or self._ran_s - self._looked_s >= self._detection_s
 
     @property
     def is_over(self) -> bool:

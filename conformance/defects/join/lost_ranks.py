@@ -489,7 +489,7 @@ def who_is_stopped_before_it_is_met_is_waited_for() -> None:
 @defect("JOIN-057")
 def a_frozen_store_is_waited_for() -> None:
     """A rank that was never met is waited for where the store does not answer."""
-    edit("return self._has_lost_store or unanswered_s >= self._detection_s", "return self._has_lost_store")
+    edit("or self._ran_s - self._looked_s >= self._detection_s", "")
 
 
 @defect("JOIN-057")
