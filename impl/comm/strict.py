@@ -2,10 +2,10 @@
 
 ``JOINERY_STRICT=1`` turns it on, on all ranks alike. Ranks whose collectives do not match would mix their data, wait
 for each other, or be aborted by Gloo. Each collective of this package is therefore preceded by a message that holds its
-fingerprint: kind, label, dtype, size, source and number; and followed by one that holds what the rank has given and
-got. The second tells of a collective that was left out, repeated, swapped or damaged below this package, before its
-result is used. They go over a second group of the same ranks, which carries nothing else and so is always in step. To
-that end each collective is waited for as soon as it has started. What the user's own code starts is not seen.
+fingerprint: kind, label, dtype, size and source; and followed by one that holds what the rank has given and got. The
+second tells of a collective that was left out, repeated, swapped or damaged below this package, before its result is
+used. They go over a second group of the same ranks, which carries nothing else and so is always in step. To that end
+each collective is waited for as soon as it has started. What the user's own code starts is not seen.
 
     row after a collective    [ result | sent | found | collectives | given: sum, magnitudes | got: sum ]
 
@@ -53,16 +53,8 @@ class Expected:
     got: torch.Tensor | None = None  # this rank's part of that
 
 
-@dataclass
-class _Agreement:
-    """The group over which the ranks of another one agree."""
-
-    team: Team
-    agreed: int = 0  # collectives
-
-
-#: by the group that is watched over; a group is its own entry's key only while it lives
-_agreements: WeakKeyDictionary[dist.ProcessGroup, _Agreement | None] = WeakKeyDictionary()
+#: by the group that is watched over, that over which its ranks agree
+_agreements: WeakKeyDictionary[dist.ProcessGroup, Team | None] = WeakKeyDictionary()
 
 
 def agree(team: Team, label: str, expected: Expected) -> Callable[[Pending], Pending] | None:
@@ -76,10 +68,9 @@ def agree(team: Team, label: str, expected: Expected) -> Callable[[Pending], Pen
         return None
     kind, buffer, more = expected.kind, expected.buffer, expected.more
     what = f"{team.tally.place_of(label)} ({kind} of {buffer.numel()} x {buffer.dtype}{more})"
-    alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}|{agreement.agreed}"
+    alike = f"{kind}|{_without_role(label)}|{buffer.dtype}|{buffer.numel()}|{more}"
     number = torch.tensor([_digest(alike.encode())], dtype=torch.int64, device="cpu")
     numbers = _gathered(agreement, number, f"the other ranks' agreement on {what}", watch_of(team))
-    agreement.agreed += 1
     if len(numbers.unique()) > 1:
         raise _differing(team, _complaint(team, agreement, what))
     counted, given, sent = _counted(team.group), _sums(expected.given), _digest_of(expected.sent)
@@ -87,11 +78,11 @@ def agree(team: Team, label: str, expected: Expected) -> Callable[[Pending], Pen
     def confirm(pending: Pending) -> Pending:
         result = pending.wait()
         collectives = _counted(team.group) - counted
-        row = torch.zeros(7, dtype=torch.float64, device="cpu")
         digest, found = _digest_of(result) if expected.alike else 0, _digest_of(expected.found)
-        row.view(torch.int64)[:4] = torch.tensor([digest, sent, found, collectives], dtype=torch.int64, device="cpu")
-        row[4:] = torch.tensor([*given, _sums(expected.got)[0]], dtype=torch.float64, device="cpu")
-        rows = _gathered(agreement, row.view(torch.int64), f"the other ranks' results of {label}", watch_of(team))
+        marks = torch.tensor([digest, sent, found, collectives], dtype=torch.int64, device="cpu")
+        sums = torch.tensor([*given, _sums(expected.got)[0]], dtype=torch.float64, device="cpu")
+        row = torch.cat((marks, sums.view(torch.int64)))
+        rows = _gathered(agreement, row, f"the other ranks' results of {label}", watch_of(team))
         if _differ(rows, result.dtype):
             damage = "" if sent == found else ", and what this rank sent is not in it"
             gave = f"{team.tally.place_of(label)} gave {digest:x} in {collectives} collectives of the group{damage}"
@@ -122,10 +113,14 @@ def _sums(buffer: torch.Tensor | None) -> tuple[float, float]:
     """The elements of a buffer added up, and their magnitudes."""
     if buffer is None:
         return 0.0, 0.0
-    if buffer.is_complex():
-        buffer = torch.view_as_real(buffer)
-    exact = buffer.detach().cpu().double()
+    exact = _numbers(buffer).double()
     return exact.sum().item(), exact.abs().sum().item()
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Its elements, one after the other, two numbers for each that is complex."""
+    flat = tensor.detach().cpu().reshape(-1)
+    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
 
 
 def _last_place(dtype: torch.dtype) -> float:
@@ -140,10 +135,7 @@ def _counted(group: dist.ProcessGroup) -> int:
 
 
 def _digest_of(tensor: torch.Tensor | None) -> int:
-    if tensor is None:
-        return 0
-    flat = tensor.detach().cpu().reshape(-1)
-    return _digest((torch.view_as_real(flat) if flat.is_complex() else flat).reshape(-1).view(torch.uint8).numpy())
+    return 0 if tensor is None else _digest(_numbers(tensor).view(torch.uint8).numpy())
 
 
 def _digest(content: Any) -> int:
@@ -155,7 +147,7 @@ def _without_role(label: str) -> str:
     return "Join: message" if label.startswith("Join: ") else _DEVICE.sub("", label)
 
 
-def _agreement_of(team: Team) -> _Agreement | None:
+def _agreement_of(team: Team) -> Team | None:
     if team.size == 1:
         return None
     if team.group not in _agreements:
@@ -163,12 +155,12 @@ def _agreement_of(team: Team) -> _Agreement | None:
     return _agreements[team.group]
 
 
-def _new_agreement(team: Team) -> _Agreement | None:
+def _new_agreement(team: Team) -> Team | None:
     """Made by all members with their first collective; None for a group that torch.distributed was never told of."""
     members = global_ranks_of(team.group)
     if not members:
         return None
-    return _Agreement(Team.of(new_local_group(members, backend="gloo", group_desc="joinery: strict mode")))
+    return Team.of(new_local_group(members, backend="gloo", group_desc="joinery: strict mode"))
 
 
 def _differing(team: Team, text: str) -> CollectivesDiffer:
@@ -177,16 +169,16 @@ def _differing(team: Team, text: str) -> CollectivesDiffer:
     return error
 
 
-def _complaint(team: Team, agreement: _Agreement, what: str) -> str:
+def _complaint(team: Team, agreement: Team, what: str) -> str:
     return (
-        f"The ranks are about to start different collectives (rank {team.rank} of {team.size}, collective "
-        f"{agreement.agreed} since strict mode began on this group). {_all_views(agreement, what)}. No data were "
-        "mixed. Usual cause: a branch that not all ranks take (an evaluation, a skipped step), options or hooks that "
-        f"differ between ranks, or another order of models. {REMEDY}"
+        f"The ranks are about to start different collectives (rank {team.rank} of {team.size}). "
+        f"{_all_views(agreement, what)}. No data were mixed. Usual cause: a branch that not all ranks take (an "
+        "evaluation, a skipped step), options or hooks that differ between ranks, or another order of models. "
+        f"{REMEDY}"
     )
 
 
-def _other_results(team: Team, agreement: _Agreement, what: str) -> str:
+def _other_results(team: Team, agreement: Team, what: str) -> str:
     return (
         "The ranks have agreed on a collective, and it did not do what it should: its result differs between ranks, "
         f"or does not follow from what they gave to it (rank {team.rank} of {team.size}). "
@@ -196,7 +188,7 @@ def _other_results(team: Team, agreement: _Agreement, what: str) -> str:
     )
 
 
-def _all_views(agreement: _Agreement, what: str) -> str:
+def _all_views(agreement: Team, what: str) -> str:
     by_view: dict[str, list[int]] = {}
     for rank, view in enumerate(_views(agreement, what)):
         by_view.setdefault(view, []).append(rank)
@@ -207,7 +199,7 @@ def _named(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _views(agreement: _Agreement, what: str) -> list[str]:
+def _views(agreement: Team, what: str) -> list[str]:
     """What each rank is about to start, in rank order."""
     text = what.encode()[:_LONGEST_VIEW]
     row = torch.zeros(_LONGEST_VIEW, dtype=torch.uint8, device="cpu")
@@ -216,9 +208,8 @@ def _views(agreement: _Agreement, what: str) -> list[str]:
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows.tolist()]
 
 
-def _gathered(agreement: _Agreement, row: torch.Tensor, label: str, watch: Watch | None = None) -> torch.Tensor:
+def _gathered(team: Team, row: torch.Tensor, label: str, watch: Watch | None = None) -> torch.Tensor:
     """The rows of all ranks, in rank order: a sum to which each gives zeros but for its own."""
-    team = agreement.team
     rows = row.new_zeros(team.size, len(row))
     rows[team.rank] = row
     return Pending(label, rows, team.group.allreduce([rows]), team).wait(watch)
