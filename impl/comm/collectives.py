@@ -88,9 +88,9 @@ def broadcast(team: Team, buffer: torch.Tensor, source: GroupRank, label: str) -
 
 @cache
 def _reducing(op: Any) -> dist.AllreduceOptions:
+    """Asynchronous unless they say otherwise, like those below."""
     options = dist.AllreduceOptions()
     options.reduceOp = op
-    options.asyncOp = True
     return options
 
 
@@ -98,7 +98,6 @@ def _reducing(op: Any) -> dist.AllreduceOptions:
 def _sending(source: GroupRank) -> dist.BroadcastOptions:
     options = dist.BroadcastOptions()
     options.rootRank = source
-    options.asyncOp = True
     return options
 
 

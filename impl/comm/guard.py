@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ..errors import CollectivesDiffer, PeerFailed
+from ..errors import CollectivesDiffer, PeerFailed, SharedError
 from . import heartbeats, stalls
 from . import store as stores
 from .local_groups import global_ranks_of
@@ -80,17 +80,17 @@ class Guard:
             self.refuse_stall(self._beats.detection_s / 4)
         losses = self._beats.losses.interrupting(self._name_of, time.monotonic()) if failure is None else self.causes()
         if losses:
-            self.mark_affected()
-            raise PeerFailed(self._describe(losses, failure))
+            raise self._affected(PeerFailed(self._describe(losses, failure)))
         if failure is not None:
             add_note(failure, self.unexplained())
 
     def stand(self, place: str, begun: float) -> None:
         """This rank has waited for this since then. ``CollectivesDiffer`` if all ranks wait for each other."""
         waited_s, half_s = time.monotonic() - begun, self._beats.detection_s / 2
-        if waited_s >= half_s:
-            self._stood = time.monotonic()
-        if waited_s >= half_s and not self._goes_on_elsewhere():
+        if waited_s < half_s:
+            return
+        self._stood = time.monotonic()
+        if not self._goes_on_elsewhere():
             self._beats.stand(self._members, begun, place)
             self.refuse_stall(half_s)
         if waited_s >= self._beats.detection_s and self._beats.cut_off:
@@ -111,12 +111,11 @@ class Guard:
         """``PeerFailed`` if this rank waits for peers that it has never met, and cannot ask for any more."""
         unmet = self._unmet()
         if unmet:
-            self.mark_affected()
-            raise PeerFailed(
+            raise self._affected(PeerFailed(
                 f"This rank has waited for {self._beats.detection_s:g} s and more, and has lost the store of its "
                 f"process group before it met {unmet}. Usual cause: the network or the link between their host and "
                 f"this one is down, or the store's host is. {REMEDY}"
-            )
+            ))  # fmt: skip
 
     def _unmet(self) -> str:
         """The neighbours of this group that this process has never met."""
@@ -126,7 +125,6 @@ class Guard:
         """``CollectivesDiffer`` if all ranks of the group have stood in their waits for ``for_s`` seconds."""
         waits = self._beats.waits.stalled(self._members, self._name_of, for_s, time.monotonic())
         if waits:
-            self.mark_affected()
             self._beats.tell_stall(self._members, waits)
             error = CollectivesDiffer(
                 "The ranks wait for each other: all have waited for half of the detection time and more, and nothing "
@@ -138,11 +136,16 @@ class Guard:
                 f"JOINERY_STRICT=1 may tell more. {REMEDY}"
             )
             error.among = frozenset(self._name_of)
-            raise error
+            raise self._affected(error)
 
     def mark_affected(self) -> None:
         """This rank is about to fail because another has."""
         self._beats.mark_affected()
+
+    def _affected(self, error: SharedError) -> SharedError:
+        """What this rank fails by because another has."""
+        self.mark_affected()
+        return error
 
     def causes(self) -> list[Loss]:
         """A collective has failed on this rank: the losses that explain it, if they become known in two seconds.
@@ -230,6 +233,6 @@ def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | 
     if store is None:
         return None
     guard = guard_of(group)
-    if guard is None or stores.port_of(store) is None:
+    if guard is None:
         return stores.StoreWithDeadline(store, None)
     return stores.StoreWithDeadline(guard.store, detection_s())

@@ -13,7 +13,7 @@ import torch
 
 from .flat import laid_out_like
 
-_BY_KEY = frozenset({dict, OrderedDict, defaultdict, Counter})
+_BY_KEY = (dict, OrderedDict, defaultdict, Counter)
 
 
 def copied(value: Any, each: Callable[[Any], Any]) -> Any:
@@ -111,8 +111,8 @@ class Counters(NamedTuple):
 
 
 #: the attributes of every optimizer, which do not count; its hooks have names that begin alike
-_OWN, _HOOKS = frozenset({"defaults", "param_groups", "state"}), "_optimizer_"
-_STEP_HOOKS = frozenset({"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
+_OWN, _HOOKS = ("defaults", "param_groups", "state"), "_optimizer_"
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
 def counters_of(optim: torch.optim.Optimizer) -> Counters:

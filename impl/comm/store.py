@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -60,8 +60,8 @@ class StoreWithDeadline:
         """For how long those who wait for a key look for it."""
         return self._store.timeout  # type: ignore[attr-defined, no-any-return]
 
-    def check(self, keys: Sequence[str]) -> bool:
-        return bool(self._answer(self._store.check, list(keys)))
+    def check(self, keys: list[str]) -> bool:
+        return bool(self._answer(self._store.check, keys))
 
     def get(self, key: str) -> bytes:
         return bytes(self._answer(self._store.get, key))
@@ -115,7 +115,7 @@ def own_address(store: dist.Store) -> str | None:
     if not isinstance(store, dist.TCPStore):
         return None
     try:
-        found = socket.getaddrinfo(store.host, store.port, type=socket.SOCK_DGRAM)
+        found = socket.getaddrinfo(store.host, store.port)
     except OSError:
         return None
     for family, _, _, _, where in found:

@@ -167,12 +167,8 @@ class SessionFailures:
         guard = self._team.guard
         with self.sharing():
             self._read_notes(waits=in_collective and failure is None)
-            try:
-                if guard is not None:
-                    guard(failure)
-            except PeerFailed:
-                self._read_notes(waits=False)  # one that has left by an exception says more
-                raise
+            if guard is not None:
+                guard(failure)
 
     def _read_notes(self, *, waits: bool) -> None:
         """Raise ``PeerFailed`` if a peer has left by an exception; then this rank, too, only fails because of it."""
@@ -202,8 +198,7 @@ class SessionFailures:
         if isinstance(error, SharedError) and error.shared_in is self._mark:
             return True
         if isinstance(error, CollectivesDiffer):
-            members = global_ranks_of(self._team.group)
-            return bool(members) and error.among.issuperset(members)
+            return error.among.issuperset(global_ranks_of(self._team.group))
         guard = self._team.guard
         of_a_peer = any(isinstance(each, PeerFailed) for each in chain_of(error))
         return of_a_peer and guard is not None and bool(guard.lost())

@@ -68,7 +68,7 @@ class LeftOpen:
             with suppress(RuntimeError):  # the store's host is gone
                 self._store.set(f"{self._key}/{place}/{iteration}/{self._rank}", str(message))
 
-    def _all_said(self, keys: Sequence[str], message: int) -> bool:
+    def _all_said(self, keys: list[str], message: int) -> bool:
         return self._store.check(keys) and all(int(self._store.get(key)) >= message for key in keys)
 
     def who(self, place: int, iteration: int) -> int | None:

@@ -26,23 +26,23 @@ class SessionState(Enum):
     CLOSED = "closed"  # left, in good order or by an exception
 
 
-BLOCK_MOVES: Mapping[BlockState, frozenset[BlockState]] = {
-    BlockState.BUILT: frozenset({BlockState.OPEN}),
-    BlockState.OPEN: frozenset({BlockState.LEFT}),
-    BlockState.LEFT: frozenset({BlockState.OPEN}),
+BLOCK_MOVES: Mapping[BlockState, tuple[BlockState, ...]] = {
+    BlockState.BUILT: (BlockState.OPEN,),
+    BlockState.OPEN: (BlockState.LEFT,),
+    BlockState.LEFT: (BlockState.OPEN,),
 }
 
-SESSION_MOVES: Mapping[SessionState, frozenset[SessionState]] = {
-    SessionState.LIVE: frozenset({SessionState.SHADOWING, SessionState.ENDING, SessionState.CLOSED}),
-    SessionState.SHADOWING: frozenset({SessionState.ENDING, SessionState.CLOSED}),
-    SessionState.ENDING: frozenset({SessionState.CLOSED}),
-    SessionState.CLOSED: frozenset(),
+SESSION_MOVES: Mapping[SessionState, tuple[SessionState, ...]] = {
+    SessionState.LIVE: (SessionState.SHADOWING, SessionState.ENDING, SessionState.CLOSED),
+    SessionState.SHADOWING: (SessionState.ENDING, SessionState.CLOSED),
+    SessionState.ENDING: (SessionState.CLOSED,),
+    SessionState.CLOSED: (),
 }
 
 State = TypeVar("State", bound=Enum)
 
 
-def moved(now: State, to: State, legal: Mapping[State, frozenset[State]]) -> State:
+def moved(now: State, to: State, legal: Mapping[State, tuple[State, ...]]) -> State:
     """The state after the move; ``IllegalMove`` if the table does not hold it."""
     if to not in legal[now]:
         allowed = ", ".join(sorted(state.value for state in legal[now])) or "nothing"

@@ -66,7 +66,7 @@ class Session(BaseSession):
         super().__init__(team, device, throw, _layout(joinables, followers, team.size))
         self._membership = Membership(team)
         self._pending_announcement: Act | None = None  # early, its act not yet begun
-        self._hooks = tuple(hooks)
+        self._hooks = hooks
         self._followers = followers
         self._places = {id(joinable): place for place, joinable in enumerate(joinables)}
         self._leaders = _leaders(self._followers)

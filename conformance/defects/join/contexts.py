@@ -328,7 +328,7 @@ def what_a_hook_starts_is_on_the_models_group() -> None:
 @defect("JOIN-024", worlds=(3,))
 def who_differs_is_heard_by_all() -> None:
     """Ranks that differ on a part of the group leave the rest of it waiting."""
-    edit("bool(members) and error.among.issuperset(members)", "True")
+    edit("error.among.issuperset(global_ranks_of(self._team.group))", "True")
 
 
 @defect("JOIN-024")
