@@ -3,7 +3,9 @@
 Cells of the fault matrix (`make faults`), and a program whose ranks do not start the same collectives.
 """
 
+import itertools
 import threading
+import time
 from functools import partial
 
 import torch
@@ -11,12 +13,14 @@ import torch.distributed as dist
 from torch import nn
 
 from conformance.api.checking import check
+from conformance.checks.test_failures_unguarded import with_notes
 from conformance.faults.cells import Cell
 from conformance.faults.running import tried
 from conformance.faults.training import run_cell
 from conformance.fixtures import models
 from conformance.fixtures.training import ddp, gradient, gradients, scalar_means
 from conformance.ranks import caught
+from conformance.ranks.recording import RecordingGroup, recorded
 from conformance.subjects import STRICT
 
 STRICTLY = {STRICT: "1"}
@@ -68,7 +72,7 @@ def test_in_strict_mode_ranks_that_start_different_collectives_are_all_told_whic
         assert error is not None, f"rank {rank}"
         assert error.is_a(ranks.subject.CollectivesDiffer), f"rank {rank}: {error}"
         other = "ranks 0, 2: " if ranks.world > 2 else "rank 0: "
-        for words in ("rank 1: ", other, "buffers", "bucket", "iteration 2"):
+        for words in ("rank 1: buffers", "from rank 0", f"{other}bucket ", "iteration 2", "No data were mixed"):
             assert words in error.text, f"rank {rank}: {error.text}"
 
 
@@ -151,3 +155,143 @@ def test_in_strict_mode_threads_of_the_program_make_groups_as_ever(ranks):
 
 def has_a_strict_mode(subject):
     return subject.CollectivesDiffer
+
+
+class Doubling(RecordingGroup):
+    """A group whose collectives come out twice as large on all ranks alike, once they are to."""
+
+    doubles = False
+
+
+def _doubled(method):
+    right = getattr(RecordingGroup, method)
+
+    def call(self, tensors, *args, **named):
+        work = right(self, tensors, *args, **named)
+        if Doubling.doubles and self is dist.group.WORLD:
+            work.wait()
+            for each in tensors:
+                each.mul_(2)
+        return work
+
+    return call
+
+
+for _name in ("allreduce", "broadcast"):
+    setattr(Doubling, _name, _doubled(_name))
+
+
+class Imaginary(nn.Module):
+    """Its gradient has no real part."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x * self.weight).imag
+
+
+def damage_alike(ctx):
+    """What is told where sums of each kind, and what one rank sends, are damaged alike on all ranks."""
+    told = {}
+    with recorded("gloo", Doubling):
+        dist.init_process_group(
+            "gloo", store=dist.PrefixStore("group", ctx.store), rank=ctx.rank, world_size=ctx.world
+        )
+        kinds = {
+            "numbers": (models.scalar(), False), "imaginary numbers": (Imaginary(), False),
+            "buffers": (models.Counting(1.0), False), "whole numbers": (models.scalar(), True),
+        }  # fmt: skip
+        for name, (module, joined) in kinds.items():
+            model, x = ddp(ctx, module), models.divisible_scalar(ctx.rank, 0)
+            model(x).sum().backward()
+
+            def train(model=model, x=x, joined=joined, sends=name == "buffers"):
+                with model.join(enable=joined):
+                    Doubling.doubles = sends or joined
+                    loss = model(x).sum()
+                    Doubling.doubles = True
+                    loss.backward()
+
+            told[name] = caught(train)
+            Doubling.doubles = False
+    return told
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_damage_that_is_alike_on_all_ranks_is_told(ranks):
+    has_a_strict_mode(ranks.subject)
+    for rank, told in enumerate(ranks(damage_alike, init=False, env=STRICTLY)):
+        for kind, error in told.items():
+            assert error is not None, f"rank {rank}: nothing is said of {kind}"
+            assert error.is_a(ranks.subject.CollectivesDiffer), f"rank {rank}, {kind}: {error}"
+            assert "did not do what it should" in error.text, f"rank {rank}, {kind}: {error}"
+            assert ("sent is not in it" in error.text) == (kind == "buffers"), f"rank {rank}, {kind}: {error}"
+
+
+def train_another_alone(ctx):
+    """In a context of a model with a class whose name is longer than a description may be, the last rank alone trains
+    another model. The errors, with notes; they leave the context one after the other."""
+    named = type("Ö" * 200, (ctx.subject.DistributedDataParallel,), {})
+    model, other = named(models.scalar()), ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            try:
+                used = other if ctx.rank == ctx.world - 1 else model
+                used(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+            except RuntimeError:
+                time.sleep(0.1 * ctx.rank)
+                raise
+
+    error = with_notes(train)
+    ctx.meet("all are told")
+    return error
+
+
+@check("DDP-047", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_long_descriptions_are_told_too_and_no_rank_is_blamed(ranks):
+    has_a_strict_mode(ranks.subject)
+    last, others = ranks.world - 1, "ranks 0, 1: " if ranks.world > 2 else "rank 0: "
+    for rank, error in enumerate(ranks(train_another_alone, env=STRICTLY)):
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(ranks.subject.CollectivesDiffer), f"rank {rank}: {error}"
+        for words in (f"rank {last}: bucket 0", f"{others}Join: ", "Ö" * 100, "all-reduce of 1 x torch.float32"):
+            assert words in error.text, f"rank {rank}: {error.text}"
+        assert "left the join context" not in error.text, f"rank {rank}: {error.text}"
+
+
+def start_every_kind(ctx):
+    """What comes of collectives of every kind: sums of numbers, also complex ones, and of rows, buffers, sums for one
+    rank, parameters of their owners, small and large, and states."""
+    subject, numbered = ctx.subject, models.divisible(ctx.rank, 0).to(ctx.device)
+    several = [(ddp(ctx, module.to(ctx.device)), x) for module, x in (
+        (models.Complex(), numbered), (nn.BatchNorm1d(4), numbered),
+        (nn.Embedding(4, 1, sparse=True), torch.tensor([1, ctx.rank], device=ctx.device)), (models.Sum(), numbered),
+    )]  # fmt: skip
+    sharded = several[-1][0]
+    overlapped = subject.ZeroRedundancyOptimizer(sharded.parameters(), torch.optim.SGD, lr=0.5, overlap_with_ddp=True)
+    reduce = subject.default_hooks.allreduce_hook
+    sharded.register_comm_hook(None, subject.hook_with_zero_step(reduce, sharded, overlapped, reduce_scatter=True))
+    for (model, x), _ in itertools.product(several, range(3)):
+        model.zero_grad()
+        model(x).sum().backward()
+    owned = [nn.Parameter(torch.ones(numel, device=ctx.device)) for numel in (1 << 18, 3)]
+    zero = subject.ZeroRedundancyOptimizer(owned, torch.optim.SGD, lr=0.5, momentum=0.5)
+    for parameter in owned:
+        parameter.grad = parameter.detach() * 3
+    zero.step()
+    zero.consolidate_state_dict(0)
+    states = zero.state_dict()["state"] if ctx.rank == 0 else {}
+    kept = [state["momentum_buffer"].unique().tolist() for _, state in sorted(states.items())]
+    left = [each for model, _ in several for each in (*model.buffers(), *model.parameters())]
+    left += [each.grad.to_dense() for model, _ in several for each in model.parameters() if each.grad is not None]
+    found = [(torch.view_as_real(each) if each.is_complex() else each).detach().flatten().tolist() for each in left]
+    return found, [parameter.unique().tolist() for parameter in owned], kept
+
+
+@check("DDP-049", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_in_strict_mode_collectives_of_every_kind_are_no_damage(ranks):
+    has_a_strict_mode(ranks.subject)
+    assert ranks(start_every_kind, env=STRICTLY) == ranks(start_every_kind)
