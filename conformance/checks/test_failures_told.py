@@ -1,9 +1,14 @@
 """Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
 
+import atexit
+import contextlib
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -252,6 +257,33 @@ def test_ranks_that_wait_for_each_other_in_contexts_are_told_where_the_store_is_
     all_are_told(ranks.run(train_with_the_store_in_a_file, init=False, env=SOON, stall_s=DEADLINE_S), differ)
 
 
+def differ_and_end(ctx):
+    """Ranks 0 and 1 come to two models of theirs in different orders, and each ends its process as soon as it is told.
+    What they were told, by rank 2."""
+    groups = [dist.new_group([0, 1]) for _ in range(2)]
+    if ctx.rank == 2:
+        return [ctx.store.get(f"{rank} is told").decode() for rank in range(2)]
+    wrapped = [ddp(ctx, models.scalar(), process_group=group) for group in groups]
+
+    def train():
+        for iteration in range(3):
+            for model in reversed(wrapped) if iteration == 2 and ctx.rank == 1 else wrapped:
+                model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
+
+    ctx.store.set(f"{ctx.rank} is told", str(caught(train)))
+    return os._exit(1)
+
+
+@check("DDP-049", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_ranks_that_wait_for_each_other_are_told_so_though_the_first_to_notice_ends_at_once(ranks):
+    differ = ranks.subject.CollectivesDiffer.__name__
+    run = ranks.run(differ_and_end, env=SOON, stall_s=DEADLINE_S)
+    end = run.outcomes[2]
+    assert isinstance(end, Finished), run.summary()
+    for rank, told in enumerate(end.value):
+        assert told.startswith(differ), f"rank {rank}: {told}"
+
+
 # -- DDP-049: what only looks like it
 
 
@@ -350,3 +382,92 @@ def test_who_ends_because_another_was_lost_is_not_named_beside_it(ranks):
     assert error.is_a(lost), error
     assert "rank 0 has stopped answering" in error.text, error
     assert "rank 1 has stopped answering" not in error.text, error
+
+
+# -- JOIN-057: what an error says
+
+
+def stopped_for_long():
+    """This process stands still for longer than it is waited for, and goes on."""
+    with subprocess.Popen(["sh", "-c", f"sleep {LONGER_S}; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def lose_one_of_a_part(ctx, end):
+    """Ranks 1 and 2 train on a group of theirs, and the latter ends in the third iteration, when it has said what it
+    does. The error of the former, and which process the latter was."""
+    part = dist.new_group([1, 2])
+    if ctx.rank == 0:
+        return ctx.store.wait(["told"])
+    model, error = ddp(ctx, models.scalar(), process_group=part), None
+    for iteration in range(3):
+        loss = model(models.divisible_scalar(ctx.rank, iteration)).sum()
+        if iteration == 2:
+            ctx.store.set(f"process {ctx.rank}", f"process {os.getpid()} on {socket.gethostname()}")
+            time.sleep(0.5)  # they meet, and say what they do
+            if ctx.rank == 2:
+                end()
+        error = caught(loss.backward)
+    ctx.store.set("told", "")
+    return error and (error, ctx.store.get("process 2").decode())
+
+
+#: by what becomes of a rank: how, and what the error says of it
+LOST = {
+    "killed": (killed, "has stopped answering ({process} was killed"),
+    "stopped": (stopped_for_long, "no sign of life for 1 s, as rank 1 noticed ({process} is frozen"),
+}
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S, scenarios=LOST)
+def test_an_error_says_which_process_was_lost_what_it_did_and_what_was_waited_for(ranks, scenario):
+    end, what = scenario
+    lost = ranks.subject.PeerFailed
+    run = ranks.run(lose_one_of_a_part, end, env=SOON, stall_s=DEADLINE_S)
+    error, process = error_of(run, 1)
+    assert error.is_a(lost), error
+    where = r"bucket 0 in iteration 3 of model \d+\."
+    for words in (
+        rf"\brank 1 \(global rank 2\) .*{re.escape(what.format(process=process))}",
+        rf"The last thing it said it had started: {where}", rf"This rank was waiting for: {where}",
+    ):  # fmt: skip
+        assert re.search(words, error.text), f"{words} is not said by {error}"
+
+
+def end_because_of_one_that_raised(ctx):
+    """Rank 0 leaves a context of ranks 0 and 1 by an error; rank 1, which is told, ends its program by that, and then
+    rank 0 does. The error of rank 2, which waits for both elsewhere."""
+    part, everybody = dist.new_group([0, 1]), ddp(ctx, models.scalar())
+    everybody(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+    if ctx.rank == 2:
+        return caught(lambda: everybody(models.divisible_scalar(2, 1)).sum().backward())
+    model = ddp(ctx, models.scalar(), process_group=part)
+    try:
+        with model.join():
+            if ctx.rank == 0:
+                raise BadBatch("spilled the tea")
+            model(models.divisible_scalar(1, 0)).sum().backward()
+    except RuntimeError as error:  # of rank 1
+        ctx.store.set("told", "")
+        end_by(error)
+    except BadBatch as error:
+        ctx.store.wait(["told"])
+        end_by(error)
+
+
+def end_by(error):
+    """What Python does at the end of a program, where nobody has caught this error."""
+    sys.last_value = error
+    with contextlib.suppress(Exception):
+        atexit._run_exitfuncs()
+    os._exit(1)
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
+def test_who_ends_because_another_has_raised_is_not_named_beside_it(ranks):
+    lost = ranks.subject.PeerFailed
+    error = error_of(ranks.run(end_because_of_one_that_raised, stall_s=DEADLINE_S), 2)
+    assert error.is_a(lost), error
+    assert "the program of rank 0" in error.text, error
+    assert "spilled the tea" in error.text, error
+    assert "the program of rank 1" not in error.text, error

@@ -67,8 +67,8 @@ def all_but_one(run):
 
 @contextlib.contextmanager
 def a_store_that_ends(ctx):
-    """A group that was set up by a store in a process of its own; what ends that process, or sends it another signal,
-    to be called by rank 0."""
+    """A group that was set up by a store in a process of its own; what ends that process, or stops it, to be called by
+    rank 0."""
     ensure_one_machine(ctx, "the store is met by the loopback")
     process = 0
     if ctx.rank == 0:
@@ -82,6 +82,9 @@ def a_store_that_ends(ctx):
     dist.init_process_group("gloo", store=store, rank=ctx.rank, world_size=ctx.world)
     ctx.meet("all are connected")
     yield lambda how=signal.SIGKILL: os.kill(process, how)
+    if process:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def lose_the_store_and_then_a_rank(ctx):
@@ -347,11 +350,13 @@ def fail_on_all(ctx):
 def test_where_a_collective_fails_and_no_rank_is_lost_none_is_named(ranks):
     lost = ranks.subject.PeerFailed
     for rank, (failed, misused) in enumerate(ranks(fail_on_all, init=False, stall_s=DEADLINE_S)):
+        assert failed is None or "Every rank of this group still answers" in failed.text, f"rank {rank}: {failed}"
         for error, kind in ((failed, RuntimeError), (misused, ValueError)):
             assert error is not None, f"rank {rank} noticed nothing"
             assert error.is_a(kind), f"rank {rank}: {error}"
             assert not error.is_a(lost), f"rank {rank}: {error}"
             assert not re.search(r"\brank \d", error.text), f"rank {rank}: {error}"
+            assert "The collective that failed: bucket 0 in iteration 1" in error.text, f"rank {rank}: {error}"
 
 
 def lose_one_beside_a_collective_of_the_program(ctx, contexts=1):
