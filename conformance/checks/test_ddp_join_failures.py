@@ -257,6 +257,29 @@ def test_ranks_that_run_a_model_and_another_joinable_in_different_orders_get_no_
         assert held in (None, [1.0] * 3), f"rank {rank} was given gradients {held}, having done {steps}"
 
 
+def wait_before_it_sends(ctx):
+    """The last rank begins with the user's joinable, and would send behind the wait for its handle."""
+    model, beside, sent = ddp(ctx, models.scalar()), recorder(ctx), []
+
+    def train():
+        with ctx.subject.Join([beside, model]):
+            if ctx.rank == ctx.world - 1:
+                beside.notify().wait()
+                sent.append("a sum")
+            model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+
+    return caught(train), sent
+
+
+@check("JOIN-040", worlds=(2, 3), deadline_s=10, beyond=False)
+def test_who_waits_for_a_handle_learns_there_that_the_others_are_elsewhere(ranks):
+    assert ranks.subject.PeerFailed
+    for rank, (error, sent) in enumerate(ranks(wait_before_it_sends)):
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(RuntimeError), f"rank {rank}: {error}"
+        assert sent == [], f"rank {rank} was let past its handle"
+
+
 # -- JOIN-051: the forward of a model does not wait
 
 

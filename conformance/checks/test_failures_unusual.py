@@ -102,9 +102,10 @@ def a_store_asked_for_short_times(ctx):
 
 
 def enter_before_the_others_have_left(ctx):
-    """All leave a context by an error, rank 1 when rank 0 has been told that it cannot enter the next one."""
+    """All leave a context by an error, rank 1 when rank 0 has been told that it cannot enter the next one; the errors
+    of both."""
     with a_store_asked_for_short_times(ctx):
-        model, told = ddp(ctx, models.scalar()), None
+        model = ddp(ctx, models.scalar())
 
         def train():
             with model.join():
@@ -113,25 +114,24 @@ def enter_before_the_others_have_left(ctx):
                     ctx.store.wait(["rank 0 is told"])
                 raise BadBatch("spilled the tea")
 
-        first, begun = caught(train), time.monotonic()
+        first, told = caught(train), caught(train)
         if ctx.rank == 0:
-            told = caught(train)
             ctx.store.set("rank 0 is told", "")
-        lasted = time.monotonic() - begun
         ctx.meet("all are told")
-        return first, told, lasted
+        return first, told
 
 
 @check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_who_enters_long_before_another_has_left_a_failed_context_is_told_which_one(ranks):
     assert ranks.subject.PeerFailed
     run = ranks.run(enter_before_the_others_have_left, init=False, stall_s=DEADLINE_S)
-    for rank, (first, told, _) in enumerate(run.values()):
+    for rank, (first, told) in enumerate(run.values()):
         assert first is not None, f"rank {rank}"
         assert first.is_a(BadBatch), f"rank {rank}: {first}"
+        assert told is not None, f"rank {rank} has gone on"
+        assert told.is_a(RuntimeError), f"rank {rank}: {told}"
+        assert rank != 1 or names_rank(told, 0) or names_rank(told, 2), f"rank 1, which enters it at last: {told}"
         if rank == 0:
-            assert told is not None, "rank 0 has gone on"
-            assert told.is_a(RuntimeError), told
             assert "1" in told.text, told
             assert "is gone" not in told.text, told
 
@@ -297,17 +297,19 @@ def test_nobody_is_looked_for_where_an_error_leaves_a_context_of_one_rank(ranks)
         assert not any("rank" in note for note in notes), f"rank {rank}: {notes}"
 
 
-def fail_when_the_store_has_ended(ctx):
-    """The store ends inside a context, in which the last rank is late twice; then every rank leaves it by an error."""
+def fail_without_the_store(ctx, how):
+    """The store ends or freezes inside a context, in which the last rank is late twice; then every rank leaves it by an
+    error."""
     with a_store_that_ends(ctx) as end_it:
         model, seen = ddp(ctx, models.scalar()), []
 
         def train():
             with model.join():
                 train_once(ctx, model, 0)
+                time.sleep(SHORT_S)  # they meet
                 ctx.meet("all have begun")
                 if ctx.rank == 0:
-                    end_it()
+                    end_it(how)
                 ctx.meet("the store is gone")
                 for iteration in range(2):
                     time.sleep(LATE_S if ctx.rank == ctx.world - 1 else 0.0)
@@ -319,9 +321,12 @@ def fail_when_the_store_has_ended(ctx):
         return seen, error
 
 
-@check("JOIN-023", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
-def test_an_error_leaves_a_context_as_it_is_though_the_store_has_ended(ranks):
-    run = ranks.run(fail_when_the_store_has_ended, init=False, stall_s=DEADLINE_S)
+@check(
+    "JOIN-023", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S,
+    scenarios={"ended": signal.SIGKILL, "frozen": signal.SIGSTOP},
+)  # fmt: skip
+def test_an_error_leaves_a_context_as_it_is_though_the_store_has_ended(ranks, scenario):
+    run = ranks.run(fail_without_the_store, scenario, init=False, env=SOON, stall_s=DEADLINE_S)
     for rank, (seen, error) in enumerate(run.values()):
         assert seen == scalar_means((2,) * ranks.world), f"rank {rank}"
         assert error is not None, f"rank {rank}"
@@ -455,6 +460,18 @@ def listening():
     return found
 
 
+def limits_of_silence(store):
+    """How long this process's connections to a store wait for the network, in milliseconds."""
+    found = set()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == store.port:
+                found.add(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+    return found
+
+
 def is_hung_up_on(address, said):
     with socket.create_connection(address[:2], timeout=5) as caller:
         try:
@@ -467,8 +484,8 @@ def is_hung_up_on(address, said):
 
 
 def be_called_by_strangers(ctx):
-    """Whether all that call where building a model has made this process listen are hung up on; what it trains then,
-    and the error when the last rank is killed."""
+    """Whether all that call where building a model has made this process listen are hung up on, and how long it waits
+    for the store; what it trains then, and the error when the last rank is killed."""
     before = listening()
     model = ddp(ctx, models.scalar())
     seen = [train_once(ctx, model, 0)]
@@ -477,7 +494,7 @@ def be_called_by_strangers(ctx):
     ctx.meet("all were called")
     if ctx.rank == ctx.world - 1:
         killed()
-    return hung_up, seen, caught(train_once, ctx, model, 2)
+    return hung_up, limits_of_silence(ctx.store), seen, caught(train_once, ctx, model, 2)
 
 
 @check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
@@ -486,8 +503,9 @@ def test_strangers_that_call_are_hung_up_on_and_disturb_nobody(ranks):
     run = ranks.run(be_called_by_strangers, stall_s=DEADLINE_S)
     for rank, end in enumerate(run.outcomes[:-1]):
         assert isinstance(end, Finished), run.summary()
-        hung_up, seen, error = end.value
+        hung_up, limits, seen, error = end.value
         assert all(hung_up), f"rank {rank}: {hung_up}"
+        assert limits == {4000}, f"rank {rank}: of five seconds it waits for the store {limits} ms"
         assert seen == scalar_means((2,) * ranks.world), f"rank {rank}"
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(lost), f"rank {rank}: {error}"
@@ -760,3 +778,54 @@ def test_peers_are_told_while_a_thread_of_the_program_waits_in_the_store(ranks):
         assert error is not None, f"rank {rank} noticed nothing"
         assert error.is_a(BadBatch if rank == 1 else lost), f"rank {rank}: {error}"
         assert names_rank(error, 1) or rank == 1, f"rank {rank}: {error}"
+
+
+# -- JOIN-024: errors of one's own behind another's
+
+
+def fail_behind_another(ctx):
+    """Rank 0 leaves a context by an error, and then the others do by errors of their own: these, with their notes."""
+    model = ddp(ctx, models.scalar())
+
+    def train():
+        with model.join():
+            train_once(ctx, model, 0)
+            if ctx.rank:
+                ctx.store.wait(["rank 0 has left"])
+            raise BadBatch("spilled the tea")
+
+    error = with_notes(train)
+    ctx.store.set("rank 0 has left", "")
+    return error
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_an_error_of_ones_own_behind_anothers_comes_out_and_names_that_rank(ranks):
+    assert ranks.subject.PeerFailed
+    for rank, error in enumerate(ranks(fail_behind_another)):
+        assert error is not None, f"rank {rank}"
+        assert error.is_a(BadBatch), f"rank {rank}: {error}"
+        assert names_rank(error, 0) == (rank > 0), f"rank {rank}: {error}"
+
+
+# -- JOIN-024: contexts that fail one after the other
+
+
+def fail_twice(ctx):
+    """All leave two contexts by errors, rank 1 late; the gradients of a third. Nobody waits in the second one."""
+    model = ddp(ctx, models.scalar())
+
+    def fail():
+        with model.join():
+            raise BadBatch("spilled the tea")
+
+    for _ in range(2):
+        assert caught(fail).is_a(BadBatch)
+        time.sleep(2 * LATE_S if ctx.rank == 1 else 0.0)
+    with model.join():
+        return [train_once(ctx, model, iteration) for iteration in range(2)]
+
+
+@check("JOIN-024", worlds=(2, 3), backends=("gloo",), beyond=False)
+def test_a_rank_that_is_late_between_contexts_that_failed_goes_on_with_the_others(ranks):
+    assert ranks(fail_twice) == [scalar_means((2,) * ranks.world)] * ranks.world

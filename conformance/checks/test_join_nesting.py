@@ -426,6 +426,27 @@ def test_who_is_alone_in_its_group_may_go_on_behind_an_error_that_it_has_caught(
         assert seen == right, f"behind an error in its {way}: {seen}"
 
 
+def leave_out_a_batch_alone(ctx):
+    """When all others have run out of inputs, the forward of the last rank fails once, which its loop catches; the
+    gradients of its other iterations."""
+    model, seen = ddp(ctx, Failing()), []
+    with model.join():
+        for iteration in range(4 if ctx.rank == ctx.world - 1 else 1):
+            model.zero_grad()
+            model.module.fails = "forward" if iteration == 1 else ""
+            error = caught(lambda x: model(x).sum().backward(), models.divisible_scalar(ctx.rank, iteration))
+            seen.append(error.is_a(KeyError) if iteration == 1 else (error, gradient(model.module.a.weight)))
+    return seen
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=6, beyond=False)
+def test_the_last_rank_with_inputs_may_leave_out_a_batch_that_fails(ranks):
+    assert ranks.subject.PeerFailed
+    last, schedule = ranks.world - 1, (*[1] * (ranks.world - 1), 4)
+    means = [True if number == 1 else (None, mean) for number, mean in enumerate(scalar_means(schedule))]
+    assert ranks(leave_out_a_batch_alone) == [means[:1]] * last + [means]
+
+
 # -- DDPJ-016: the final model, asked for by its name
 
 
