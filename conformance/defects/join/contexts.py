@@ -342,3 +342,33 @@ def rows_count_as_sent_before_they_are() -> None:
 def notes_go_by_the_programs_own_connection() -> None:
     """A store in which a thread of the program waits for long counts as gone."""
     edit("stores.StoreWithDeadline(guard.store, detection_s())", "stores.StoreWithDeadline(store, detection_s())")
+
+
+@defect("JOIN-024")
+def what_a_rank_had_started_is_forgotten_too_soon() -> None:
+    """A rank that is late after a failed context waits for what another has taken back when the next one failed."""
+    edit("len(record.published) > 2:", "len(record.published) > 1:")
+
+
+@defect("JOIN-024")
+def who_is_refused_a_context_tells_nobody() -> None:
+    """Ranks that enter a context later than one that was refused it wait there."""
+    edit("        self.leave(error)\n        raise\n", "        raise\n", within="FailureNotes.make_sure_of_step")
+
+
+@defect("JOIN-024")
+def a_failure_before_ones_own_is_not_said() -> None:
+    """The error of a rank that fails behind another does not say so."""
+    edit('add_note(error, f"Join: before this, {first}. That failure may be the cause.")', "pass")
+
+
+@defect("JOIN-040")
+def a_handle_knows_of_the_number_alone() -> None:
+    """Who waits for a handle sends what meets other ranks' collectives."""
+    edit("seen=lambda: self._read_if(roll), ", "")
+
+
+@defect("JOIN-023")
+def a_frozen_store_is_waited_for() -> None:
+    """An error leaves a context when a store that has frozen answers."""
+    edit("timeout=self._limit_s / _SLICES", "timeout=None")

@@ -520,3 +520,45 @@ def a_stall_is_noticed_by_each_rank_alone() -> None:
 def a_slow_network_counts_as_a_stall() -> None:
     """Ranks wait for each other although bytes move between them."""
     edit("return sum(struct.unpack_from(_BYTES, info, _BYTES_AT))", "return 0")
+
+
+@defect("JOIN-057", worlds=(3,))
+def who_fails_for_an_exception_is_blamed_for_it() -> None:
+    """A rank that ends because another has left a context by an exception is named beside that one."""
+    edit("            self._team.guard.mark_affected()\n", "            pass\n", within="SessionFailures._read_notes")
+
+
+@defect("JOIN-057", worlds=(3,))
+def members_are_named_by_their_global_ranks() -> None:
+    """In a group of some ranks an error takes global ranks for ranks of the group, and the other way round."""
+    edit("name_of(rank, global_rank) for", "name_of(global_rank, rank) for")
+
+
+@defect("JOIN-057")
+def requests_to_the_store_wait_for_the_network_for_ever() -> None:
+    """A host that is cut off from the store waits there."""
+    edit("option, int(seconds * 1000)", "option, 0")
+
+
+@defect("JOIN-057")
+def what_has_failed_is_not_said() -> None:
+    """The error of a collective whose cause nobody knows does not say which one it was."""
+    edit('add_note(error, f"The collective that failed: {place}.")', "pass")
+
+
+@defect("DDP-049", worlds=(3,))
+def the_first_to_notice_a_stall_is_taken_for_its_cause() -> None:
+    """Of ranks that wait for each other the second is told that the first has ended."""
+    edit("self.refuse_stall(self._beats.detection_s / 4)", "pass")
+
+
+@defect("DDP-049")
+def sums_that_are_wrong_alike_are_believed() -> None:
+    """In strict mode a wrong sum that all ranks have gotten is no damage."""
+    edit("return bool(abs(got - given) >", "return bool(0.0 >")
+
+
+@defect("DDP-047")
+def long_descriptions_end_in_another_error() -> None:
+    """In strict mode a collective whose description is too long is told by an error of the inside."""
+    edit("what.encode()[:_LONGEST_VIEW]", "what.encode()")
