@@ -28,6 +28,7 @@ from conformance.ranks import Finished, caught
 from conformance.subjects import DETECTION
 
 SOON = {DETECTION: "1"}  # seconds of silence
+LATER = {DETECTION: "3"}  # waits that have lasted for longer look around more seldom
 LONGER_S = 2.5
 DEADLINE_S = 30.0
 
@@ -267,6 +268,7 @@ def differ_and_end(ctx):
 
     def train():
         for iteration in range(3):
+            time.sleep(0.15 * ctx.rank * (iteration == 2))  # so that they do not look around at the same moments
             for model in reversed(wrapped) if iteration == 2 and ctx.rank == 1 else wrapped:
                 model(models.divisible_scalar(ctx.rank, iteration)).sum().backward()
 
@@ -277,7 +279,7 @@ def differ_and_end(ctx):
 @check("DDP-049", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_ranks_that_wait_for_each_other_are_told_so_though_the_first_to_notice_ends_at_once(ranks):
     differ = ranks.subject.CollectivesDiffer.__name__
-    run = ranks.run(differ_and_end, env=SOON, stall_s=DEADLINE_S)
+    run = ranks.run(differ_and_end, env=LATER, stall_s=DEADLINE_S)
     end = run.outcomes[2]
     assert isinstance(end, Finished), run.summary()
     for rank, told in enumerate(end.value):

@@ -359,6 +359,40 @@ def test_a_rank_whose_backward_was_broken_off_cannot_go_on_and_its_peers_are_tol
             assert_told(error, 0)
 
 
+def be_refused_and_stay(ctx):
+    """Rank 0 catches a broken backward inside the block, and the refusal of what comes next as well; it stays there
+    until its peers have been told."""
+    model, peers = ddp(ctx, Failing()), [f"{rank} is told" for rank in range(1, ctx.world)]
+
+    def iterate():
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, 0)).sum().backward()
+
+    def epoch():
+        with model.join():
+            iterate()
+            if ctx.rank == 0:
+                model.module.fails = "backward"
+                assert caught(iterate).is_a(KeyError)
+                model.module.fails = ""
+                assert caught(iterate) is not None
+                ctx.store.wait(peers)
+            iterate()
+            iterate()
+
+    error = caught(epoch)
+    ctx.store.set(f"{ctx.rank} is told", "")
+    ctx.meet("ended")
+    return error
+
+
+@check("JOIN-024", worlds=(2, 3), deadline_s=6, beyond=False)
+def test_peers_of_a_rank_that_cannot_go_on_are_told_though_it_stays_in_its_block(ranks):
+    assert ranks.subject.PeerFailed
+    for error in ranks(be_refused_and_stay):
+        assert_told(error, 0)
+
+
 @check("JOIN-024", worlds=(2,), deadline_s=6, beyond=False)
 def test_a_rank_that_cannot_go_on_names_the_peer_that_failed_before_it(ranks):
     first, second = ranks(break_off, "everywhere")
@@ -431,20 +465,20 @@ def leave_out_a_batch_alone(ctx):
     gradients of its other iterations."""
     model, seen = ddp(ctx, Failing()), []
     with model.join():
-        for iteration in range(4 if ctx.rank == ctx.world - 1 else 1):
+        for iteration in range(6 if ctx.rank == ctx.world - 1 else 3):  # then nothing but the backward waits for others
             model.zero_grad()
-            model.module.fails = "forward" if iteration == 1 else ""
+            model.module.fails = "forward" if iteration == 3 else ""
             error = caught(lambda x: model(x).sum().backward(), models.divisible_scalar(ctx.rank, iteration))
-            seen.append(error.is_a(KeyError) if iteration == 1 else (error, gradient(model.module.a.weight)))
+            seen.append(error.is_a(KeyError) if iteration == 3 else (error, gradient(model.module.a.weight)))
     return seen
 
 
 @check("JOIN-024", worlds=(2, 3), deadline_s=6, beyond=False)
 def test_the_last_rank_with_inputs_may_leave_out_a_batch_that_fails(ranks):
     assert ranks.subject.PeerFailed
-    last, schedule = ranks.world - 1, (*[1] * (ranks.world - 1), 4)
-    means = [True if number == 1 else (None, mean) for number, mean in enumerate(scalar_means(schedule))]
-    assert ranks(leave_out_a_batch_alone) == [means[:1]] * last + [means]
+    last, schedule = ranks.world - 1, (*[3] * (ranks.world - 1), 6)
+    means = [True if number == 3 else (None, mean) for number, mean in enumerate(scalar_means(schedule))]
+    assert ranks(leave_out_a_batch_alone) == [means[:3]] * last + [means]
 
 
 # -- DDPJ-016: the final model, asked for by its name

@@ -130,8 +130,7 @@ class Pending:
                 f"The process group's future of an all-reduce holds a tensor of {found.numel()} elements where "
                 f"{target.numel()} were to be reduced ({self.label}). A Work's future must hold its result."
             )
-        with torch.no_grad():
-            target.copy_(found.view_as(target))
+        target.copy_(found.view_as(target))
 
     def _take_from_future(self, watch: Watch | None) -> None:
         try:

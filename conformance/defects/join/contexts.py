@@ -372,3 +372,15 @@ def a_handle_knows_of_the_number_alone() -> None:
 def a_frozen_store_is_waited_for() -> None:
     """An error leaves a context when a store that has frozen answers."""
     edit("timeout=self._limit_s / _SLICES", "timeout=None")
+
+
+@defect("JOIN-024")
+def who_cannot_go_on_says_so_at_its_end() -> None:
+    """Peers of a rank that stays in its block behind a broken backward wait until it leaves."""
+    edit("        self.report(error)\n", "", within="Session.refuse_to_go_on")
+
+
+@defect("JOIN-024")
+def the_last_rank_does_not_know_that_it_is() -> None:
+    """A rank that has found itself alone only now cannot leave out a batch that has failed."""
+    edit("        self._read_message()  # it may tell", "        pass  # it may tell")
