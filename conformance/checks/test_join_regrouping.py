@@ -89,20 +89,40 @@ def fused(parameters):
     return Fused(parameters, lr=LR, momentum=0.5)
 
 
+class Met(Parting):
+    """Has buffers that no float holds, which say whose they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("met", torch.zeros(2, dtype=torch.int64))
+        self.register_buffer("share", torch.zeros(1, dtype=torch.float64))
+
+    def fill(self, rank):
+        self.met.fill_(2**40 + rank)
+        self.share.fill_(rank + 2**-40)
+
+
 def lose_one_more(ctx, dies):
-    """The last rank is lost in the third step, another while the others regroup; who makes it, and what comes of it."""
-    regroup, model = ctx.subject.regroup, ddp(ctx, Parting())
+    """The last rank is lost in the third step, another while the others regroup, of whose steps it has made more if it
+    is to hand its state over; who makes the third one, from whose buffers, and what comes of it."""
+    regroup, model = ctx.subject.regroup, ddp(ctx, Met(), broadcast_buffers=False)
     optimizer = fused(model.parameters())
     for iteration in range(STEPS):
         iterate(ctx, model, optimizer, iteration)
     if ctx.rank == ctx.world - 1:
         die()
     lost = caught(iterate, ctx, model, optimizer, STEPS)
+    further = dies == (ctx.rank, "handed over")
+    if further:
+        optimizer.step()
+    model.module.fill(ctx.rank)
     if ctx.rank == dies[0]:
         Fuse.burns = dies[1]
-    left = regroup(model, optimizer, STEPS)
+    left = regroup(model, optimizer, STEPS + further)
+    seen, its = numbers(model.module.named_buffers()), Met()
+    its.fill(left.source)
     iterate(ctx, model, optimizer, STEPS)
-    return lost, left.ranks, left.steps, numbers(model.module.named_parameters())
+    return lost, left.ranks, left.steps, numbers(model.module.named_parameters()), seen == numbers(its.named_buffers())
 
 
 #: who is lost, and when
@@ -115,10 +135,11 @@ def test_a_rank_that_is_lost_while_others_regroup_is_left_out_too(ranks, scenari
     everybody = range(ranks.world)
     expected = alone(fused, [*((number, everybody) for number in range(STEPS)), (STEPS, left)])
     run = ranks.run(lose_one_more, scenario, stall_s=20)
-    for rank, (lost, there, steps, weights) in zip(left, ended(run, left), strict=True):
+    for rank, (lost, there, steps, weights, same) in zip(left, ended(run, left), strict=True):
         assert lost is not None, f"rank {rank} has heard of no loss"
         assert (there, steps) == (left, STEPS), f"rank {rank}"
         assert weights == expected, f"rank {rank}"
+        assert same, f"rank {rank}: buffers are not those of the rank that is the source"
 
 
 # -- one more is lost between the calls of two models
@@ -269,6 +290,56 @@ def test_what_one_model_cannot_go_on_from_is_named_and_the_next_model_goes_on(ra
                 assert error.is_a(RuntimeError), f"rank {rank}, {which}: {error}"
                 assert names in error.text, f"rank {rank}, {which}: {error}"
         assert found == [plain, plain, own], f"rank {rank}"
+
+
+# -- one survivor has seen what another has not
+
+
+def lose_one_behind_a_new_gradient(ctx):
+    """A frozen parameter has a gradient in the second step for the first time. In it the last rank is lost: one of the
+    others has stepped its shard by then, another not. The parameters when both have made that step."""
+    regroup, module = ctx.subject.regroup, Parting()
+    frozen = module.parts["b"].weight.requires_grad_(False)
+    model, told = ddp(ctx, module), None
+    optimizer = ctx.subject.ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=LR, momentum=0.5)
+    optimizer.keep_mirror()
+
+    def train(iteration):
+        model.zero_grad()
+        model(data(ctx.rank, iteration)).sum().backward()
+        if iteration:
+            frozen.grad = torch.ones_like(frozen)
+        if ctx.rank == 2 and iteration:
+            die()
+        if ctx.rank == told:
+            raise ctx.subject.PeerFailed("told by other means")
+        optimizer.step()
+
+    train(0)
+    told = 0
+    lost = caught(train, 1)
+    told = None
+    left = regroup(model, optimizer, 1)
+    train(1)
+    return lost, left.steps, numbers(model.module.named_parameters())
+
+
+@check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=30)
+def test_what_one_survivor_has_seen_of_a_step_that_nobody_makes_is_forgotten(ranks):
+    module = Parting()
+    frozen = module.parts["b"].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=0.5)
+    for iteration, there in enumerate((3, 2)):
+        means = oracle.averaged_gradients(module, [data(rank, iteration) for rank in range(there)], there)
+        for name, parameter in module.named_parameters():
+            parameter.grad = means.get(name)
+        if iteration:
+            frozen.grad = torch.ones_like(frozen)
+        optimizer.step()
+    for rank, (lost, steps, weights) in enumerate(ended(ranks.run(lose_one_behind_a_new_gradient, stall_s=20), (0, 1))):
+        assert lost is not None, f"rank {rank} has heard of no loss"
+        assert steps == 1, f"rank {rank}"
+        assert weights == numbers(module.named_parameters()), f"rank {rank}"
 
 
 # -- parameters with one memory, whose owner is lost while it sends them

@@ -6,7 +6,6 @@ averages over the ranks that are left (``divide_by_initial_world_size=False``). 
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections.abc import Collection, Mapping
@@ -108,21 +107,16 @@ def regroup(
     report["forms"] = digest((tuple(tensor.shape), tensor.dtype) for tensor in _tensors_of(model)).hex()
     if mirror is not None:
         report |= {"mirrored": mirror.number, "held": list(mirror.held().items())}
-    key = f"{record.token}/survivors/{record.regroups}"  # several models may share a group
     try:
-        for attempt in itertools.count():  # one more for each rank that is lost meanwhile
-            meeting = _Meeting(team, guard, f"{key}/{attempt}")
+        while True:  # once more for each rank that is lost meanwhile
+            meeting = _Meeting(team, guard, f"{record.token}/survivors/{record.regroups}")
             plan = meeting.agree(report, time.monotonic() + limit_s)
-            try:
-                _refuse(plan, team)
-            except RuntimeError:
-                record.regroups += 1  # another model may go on nevertheless
-                raise
+            record.regroups += 1  # the next plan is another: of a further attempt, or of another model on this group
+            _refuse(plan, team)
             taken = _take_over(plan, team, guard, model, optimizer, mirror, limit_s)
             if meeting.all_ready(plan, ready=taken is not None):
                 assert taken is not None
                 taken.go_on(model, optimizer, mirror)
-                record.regroups += 1
                 record.smaller[tuple(plan["ranks"])] = taken.group
                 record_of(Team.of(taken.group)).smaller = record.smaller
                 return Survivors(taken.group, tuple(plan["ranks"]), plan["steps"], plan["source"])
@@ -131,7 +125,6 @@ def regroup(
             "regroup: the store in which the ranks meet has gone with the lost rank. Start the job under torchrun, "
             "which keeps it, or start anew from the last checkpoint."
         ) from error
-    raise AssertionError("there is always one more attempt")
 
 
 def _refuse(plan: dict[str, Any], team: Team) -> None:
@@ -202,10 +195,8 @@ def _that_count(model: DistributedDataParallel) -> list[Any]:
 
 
 def _copy(tensors: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            if value is not tensor:
-                each_once(tensor).copy_(each_once(value))
+    for tensor, value in zip(tensors, values, strict=True):
+        each_once(tensor).copy_(each_once(value))
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -257,7 +248,7 @@ def _take_over(
     try:
         group = record_of(team).smaller.get(tuple(plan["ranks"]))  # which another model on this group has formed
         if group is None or group is team.group:  # its own one may hold what the failure has left behind
-            group = _new_group(plan["ranks"], min(limit_s, plan["timeout_s"]), plan["timeout_s"])
+            group = _new_group(plan["ranks"], limit_s, plan["timeout_s"])
         left, source = Team.of(group), GroupRank(plan["ranks"].index(plan["source"]))
         tensors = _tensors_of(model)
         values = tensors
@@ -340,17 +331,17 @@ class _Meeting:
         team, guard, store, key = self._team, self._guard, self._store, self._key
         store.set(f"{key}/{team.rank}", json.dumps(report))
         while not store.check([f"{key}/plan"]):
-            here = {rank for rank in team.members if store.check([f"{key}/{rank}"])} - guard.lost()
-            waiting = set(team.members) - here - guard.lost()
-            if not waiting:
+            left = set(team.members) - guard.lost()
+            here = {rank for rank in left if store.check([f"{key}/{rank}"])}
+            if here == left:
                 by_rank = {rank: json.loads(store.get(f"{key}/{rank}")) for rank in sorted(here)}
                 limit_s = store.timeout.total_seconds()  # type: ignore[attr-defined]
                 store.compare_set(f"{key}/plan", "", json.dumps({**_plan(team, by_rank), "timeout_s": limit_s}))
             elif time.monotonic() > end:
                 raise RuntimeError(
-                    f"regroup: ranks {sorted(waiting)} answer, but have not come. Usual cause: they have not met the "
-                    "failure yet (a collective of the user's own), or handle it in another way. Call regroup on every "
-                    "rank."
+                    f"regroup: ranks {sorted(left - here)} answer, but have not come. Usual cause: they have not met "
+                    "the failure yet (a collective of the user's own), or handle it in another way. Call regroup on "
+                    "every rank."
                 )
             time.sleep(_LOOK_EVERY_S)
         return dict(json.loads(store.get(f"{key}/plan")))
@@ -386,10 +377,10 @@ def _plan(team: Team, by_rank: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     otherwise = [team.global_rank(GroupRank(rank)) for rank in by_rank if forms[rank] != forms[source]]
     mirrored: int | None = None
     gone: list[int] = []
-    if any("held" in report for report in by_rank.values()):
-        mirrored, gone = last_whole([dict(report.get("held", ())) for report in by_rank.values()], team.members)
+    if "held" in by_rank[source]:
+        mirrored, gone = last_whole([dict(report["held"]) for report in by_rank.values()], team.members)
         # the program and the mirror need not have begun to count at the same step
-        steps = max(made[rank] - report.get("mirrored", 0) for rank, report in by_rank.items()) + (mirrored or 0)
+        steps = max(made[rank] - report["mirrored"] for rank, report in by_rank.items()) + (mirrored or 0)
     return {
         "ranks": [team.global_rank(GroupRank(rank)) for rank in by_rank], "here": list(by_rank),
         "source": team.global_rank(GroupRank(source)), "steps": steps, "mirrored": mirrored,

@@ -20,7 +20,7 @@ class GroupRecord:
         self.left = ""
         #: keys that this rank has set for the last sessions; in_step.py takes older ones back
         self.published: list[str] = []
-        #: how often models on it have gone on without lost ranks (ddp/survivors.py)
+        #: how many plans for models on it to go on without lost ranks have been agreed on (ddp/survivors.py)
         self.regroups = 0
         #: by global ranks: the groups that have come of it in that way; the same mapping in each of them
         self.smaller: WeakValueDictionary[tuple[int, ...], dist.ProcessGroup] = WeakValueDictionary()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -47,9 +48,13 @@ class _Hole(NamedTuple):
         return body[place.start : place.stop].view(self.dtype).view(self.shape)
 
 
-class _Copy(NamedTuple):
+@dataclass
+class _Copy:
     step: int
     body: torch.Tensor  # (bytes,) uint8
+    # of the own shard, and never sent: the local optimizer's counters, and the settings with which the next step began
+    counters: Any = None
+    settings: list[Group] | None = None
 
 
 class Copies:
@@ -64,27 +69,26 @@ class Copies:
         # oldest first, two at most; the first of them is overwritten in the next exchange
         self._own: list[_Copy] = []
         self._others: list[_Copy] = []
-        # by step: the local optimizer's counters after it, and the settings with which the next one began
-        self._counters: dict[int, Any] = {}
-        self._begun: dict[int, list[Group]] = {}
 
     def forget(self) -> None:
         """What is kept is not what the ranks have any more; the next exchange begins anew."""
         self._own, self._others = [], []
-        self._counters, self._begun = {}, {}
 
     def begin(self, settings: list[Group]) -> None:
         """A step begins with these settings."""
-        self._begun = {step: kept for step, kept in self._begun.items() if step == self.steps - 1}
-        self._begun[self.steps] = settings
+        for last in self._own[-1:]:
+            last.settings = settings
 
     def settings_after(self, step: int) -> list[Group] | None:
         """The settings with which the step after this one began; None if it has not: they are the present ones."""
-        return self._begun.get(step)
+        return self._after(step).settings
 
     def counters_after(self, step: int) -> Any:
         """The local optimizer's counters then."""
-        return self._counters[step]
+        return self._after(step).counters
+
+    def _after(self, step: int) -> _Copy:
+        return next(copy for copy in self._own if copy.step == step)
 
     def exchange(self, content: Content, counters: Any, step: int, device: torch.device) -> None:
         """Keep a copy of ``content`` here and on another rank. Every rank of the team makes this call."""
@@ -100,8 +104,7 @@ class Copies:
         by_rank = all_reduce(team, sizes, "mirror: sizes of the shards").wait().tolist()
         own = _room(self._own, by_rank[team.rank], device)
         packed.write(own)
-        self._own.append(_Copy(step, own))
-        self._counters = {kept.step: self._counters.get(kept.step, counters) for kept in self._own}
+        self._own.append(_Copy(step, own, counters))
         arriving, leaving = [0] * team.size, [0] * team.size
         arriving[source], leaving[target] = by_rank[source], by_rank[team.rank]
         received = _room(self._others, by_rank[source], device)
@@ -161,20 +164,19 @@ class _Packed:
         body[: len(self._head)] = torch.frombuffer(bytearray(self._head), dtype=torch.uint8)
         views = [_hole(each).view(body, place) for each, place in zip(self._tensors, self._places, strict=True)]
         if views:
-            with torch.no_grad():
-                copy_all(views, self._tensors)
+            copy_all(views, self._tensors)
 
 
 def _without_tensors(value: Any, tensors: list[torch.Tensor]) -> Any:
     """The same with a hole for each dense tensor; the list takes them in."""
-    if type(value) in PLAIN and value.layout == torch.strided and not value.is_quantized:
+    if type(value) in PLAIN and value.layout == torch.strided:
         tensors.append(value.detach())
         return _hole(value)
     return value if isinstance(value, set) else copied(value, lambda item: _without_tensors(item, tensors))
 
 
 def _hole(tensor: torch.Tensor) -> _Hole:
-    return _Hole(tensor.dtype, tuple(tensor.shape))
+    return _Hole(tensor.dtype, tensor.shape)
 
 
 class _Unpacked:

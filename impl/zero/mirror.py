@@ -62,7 +62,7 @@ class Mirror:
         told = snapshot(by_place(known, shard.parameters())), shard.counts.owned, shard.sent
         settings, owned, sent = broadcast_object(team, told, source, shard.device, "mirror: settings")
         shard.restore(team, copies.content(step, lost), settings, owned, copies.counters_after(step))
-        shard.take_settings(settings, sent)
+        shard.sent = sent
         self._publisher.publish()
         self._begin(step)
 

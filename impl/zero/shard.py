@@ -187,7 +187,7 @@ class Shard:
                 ):
                     changed = {key: value for key, value in shown.items() if value is not was.get(key, was)}
                     local.update({**changed, "params": local["params"]})
-                    first.update(noted([changed])[0])
+                    first.update(*noted([changed]))
                     for key in was.keys() - shown.keys():
                         local.pop(key, None)
 
@@ -275,7 +275,7 @@ class Shard:
             )
 
     def take_settings(
-        self, settings: Sequence[Group], sent: Sequence[bool], to_follow: Sequence[Sequence[str]] = ()
+        self, settings: Sequence[Group], sent: Sequence[bool], to_follow: Sequence[Sequence[str]]
     ) -> None:
         """On a joined rank: take over what live ranks have changed. ``to_follow``: what the source's counts say."""
         received = found_here(settings, self.parameters())
@@ -388,9 +388,9 @@ class Shard:
         before = self.owned_by(self.team.rank)
         self.team, self.plan, self._owner_of = team, plan, {}
         self.build_local()  # whose constructor begins with settings and counts of its own
-        take_settings(settings, self.optim.param_groups)
+        optim = self.optim
         take_settings(settings, self.exposed.param_groups)
-        parameters, begun = self.parameters(), dict(self.optim.state)
+        parameters, begun = self.parameters(), dict(optim.state)
         states = {parameters[index]: held[index] for index in plan.owned_by(team.rank) if index in held}
         further = counters.further
         owned = self.owned_by(team.rank)
@@ -398,14 +398,14 @@ class Shard:
             # what is kept by place belongs to parameters of other owners
             further = self.further_entries() | {key: value for key, value in further.items() if _is_single(value)}
         self.load_local(loadable(states), further)
-        for groups in (self.optim.param_groups, self.exposed.param_groups):
+        for groups in (optim.param_groups, self.exposed.param_groups):
             take_settings(settings, groups)  # to load is to copy them, with the parameters that they may hold
         for parameter, state in states.items():
-            self.optim.state[parameter] = as_it_was(state, self.optim.state[parameter])
-        lie_like_parameters(self.optim.state)
-        for key in begun.keys() - self.optim.state.keys():  # what is lost begins as the constructor makes it
-            self.optim.state[key] = begun[key]
-        take_over(counters, self.optim)
+            optim.state[parameter] = as_it_was(state, optim.state[parameter])
+        lie_like_parameters(optim.state)
+        for key in begun.keys() - optim.state.keys():  # what is lost begins as the constructor makes it
+            optim.state[key] = begun[key]
+        take_over(counters, optim)
 
     def become(self, other: Shard, memo: dict[int, Any]) -> None:
         """Go on from where that one is, which is over the parameters that ours are copies of; nothing is shared."""
@@ -437,7 +437,6 @@ class Shard:
         Afterwards every owner has its parameters and their states; the parameters are still to be sent.
         """
         parameters = self.parameters()
-        self._memory = Memory(parameters)
         plan = ShardPlan.greedy(numels_of(parameters), team.size, self._memory.first)
         held = checkpoint.handed_over(team, kept, plan.owners, self.device)
         take_told(held, settings, owned)

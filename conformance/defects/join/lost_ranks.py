@@ -258,7 +258,7 @@ def copies_are_taken_for_those_of_other_parameters() -> None:
 @defect("JOIN-057", worlds=(3,))
 def a_refusal_holds_for_the_next_model() -> None:
     """The plan by which one model was refused is that of the next one, too."""
-    edit("            record.regroups += 1  # another model may go on nevertheless\n", "")
+    edit("record.regroups += 1", 'record.regroups += not (plan["otherwise"] or plan["gone"])')
 
 
 @defect("JOIN-057", worlds=(3,))
@@ -282,7 +282,7 @@ def states_of_before_a_loss_are_told() -> None:
 @defect("JOIN-057", worlds=(4,))
 def states_that_are_handed_on_lie_row_by_row() -> None:
     """A fused optimizer is handed states that do not lie in memory as their parameters do."""
-    edit("    lie_like_parameters(self.optim.state)\n    for key in begun", "    for key in begun")
+    edit("    lie_like_parameters(optim.state)\n    for key in begun", "    for key in begun")
 
 
 @defect("JOIN-057", worlds=(4,))
@@ -307,7 +307,7 @@ def what_has_no_state_is_handed_over_as_a_state() -> None:
 @defect("JOIN-057", worlds=(3,))
 def sparse_states_are_copied_as_dense_ones() -> None:
     """Sparse tensors of a state are put into the copies of shards as if they lay in one place."""
-    edit("type(value) in PLAIN and value.layout == torch.strided and", "type(value) in PLAIN and")
+    edit("type(value) in PLAIN and value.layout == torch.strided:", "type(value) in PLAIN:")
 
 
 @defect("JOIN-057", worlds=(3,))
@@ -562,3 +562,43 @@ def sums_that_are_wrong_alike_are_believed() -> None:
 def long_descriptions_end_in_another_error() -> None:
     """In strict mode a collective whose description is too long is told by an error of the inside."""
     edit("what.encode()[:_LONGEST_VIEW]", "what.encode()")
+@defect("JOIN-057", worlds=(3,))
+def what_one_survivor_has_seen_is_sent_by_it_alone() -> None:
+    """A survivor that has seen a first gradient in a step that is made again sends its parameter; another does not."""
+    edit("    shard.sent = sent\n", "    shard._also_send(sent)\n")
+
+
+@defect("JOIN-057", worlds=(3,))
+def survivors_keep_their_own_buffers() -> None:
+    """Only parameters are taken over from the rank whose state is that of all."""
+    edit("(*model.module.parameters(), *model.module.buffers())", "model.module.parameters()")
+
+
+@defect("JOIN-057", worlds=(3, 4))
+def what_came_from_a_rank_that_is_lost_meanwhile_stays() -> None:
+    """Survivors write what they get into their model at once, before all have got it."""
+    edit("if left.rank != source:", "if False:")
+
+
+@defect("JOIN-057", worlds=(2, 3))
+def who_was_given_up_goes_on() -> None:
+    """A rank that the others have given up is not refused."""
+    edit('if team.global_rank(team.rank) not in plan["ranks"]:', "if False:")
+
+
+@defect("JOIN-057", worlds=(3,))
+def copies_that_are_begun_anew_count_from_the_beginning() -> None:
+    """Copies of two mirrors have the same numbers, as if they were of the same steps."""
+    edit("0 if former is None else former.number + 1", "0")
+
+
+@defect("JOIN-057", worlds=(4,))
+def survivors_go_back_further_than_they_have_to() -> None:
+    """Of two steps of which the survivors hold all shards, the earlier one counts."""
+    edit("return max(whole), []", "return min(whole), []")
+
+
+@defect("JOIN-057", worlds=(4,))
+def survivors_draw_numbers_of_their_own() -> None:
+    """PowerSGD's random numbers go on from rank to rank as they were."""
+    edit("            state.rng = mersenne_twister(count)", "            pass", within="go_on")

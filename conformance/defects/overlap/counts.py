@@ -8,7 +8,6 @@ from ..planting import defect, edit
 @defect("HOOK-018")
 def group_counts_are_lost_when_buckets_settle() -> None:
     """When owners move, entries that the optimizer's constructor sets in its groups begin anew."""
-    edit("    take_settings(settings, self.optim.param_groups)\n", "", within="_go_on_with")
     edit("    take_settings(settings, self.exposed.param_groups)\n", "", within="_go_on_with")
     edit("take_settings(settings, groups)", "pass", within="_go_on_with")
 
@@ -46,7 +45,7 @@ def dicts_begin_anew_with_another_owner() -> None:
 @defect("HOOK-018")
 def counts_are_lost_with_another_group() -> None:
     """When owners move, the new local optimizer begins to count what it keeps in its attributes from 0."""
-    edit("    take_over(counters, self.optim)\n", "")
+    edit("    take_over(counters, optim)\n", "")
 
 
 @defect("HOOK-018")

@@ -95,7 +95,7 @@ def gradients_set_aside_outlive_a_failure() -> None:
 @defect("HOOK-045")
 def lost_states_do_not_begin_again() -> None:
     """Where only ranks outside the new group had a state, the optimizer is left without any."""
-    edit("        self.optim.state[key] = begun[key]\n", "        pass\n")
+    edit("        optim.state[key] = begun[key]\n", "        pass\n")
 
 
 @defect("ZERO-031")

@@ -196,7 +196,7 @@ def never_used_parameters_are_looked_up_in_the_optimizers_order() -> None:
 @defect("HOOK-018")
 def states_are_cast_when_their_owners_change() -> None:
     """A state that moves to another owner is loaded there, which casts its tensors to the parameter's dtype."""
-    edit("as_it_was(state, self.optim.state[parameter])", "self.optim.state[parameter]", within="_go_on_with")
+    edit("as_it_was(state, optim.state[parameter])", "optim.state[parameter]", within="_go_on_with")
 
 
 @defect("HOOK-018", worlds=(2,))

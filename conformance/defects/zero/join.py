@@ -88,7 +88,7 @@ def joined_rank_keeps_what_live_ones_have_dropped() -> None:
 @defect("ZERO-020")
 def settings_of_closures_count_as_the_optimizers_own() -> None:
     """What a closure has set is told by the owners of a group as if the local optimizer had counted it."""
-    edit("first.update(noted([changed])[0])", "pass", within="_heard")
+    edit("first.update(*noted([changed]))", "pass", within="_heard")
 
 
 @defect("ZERO-020")
