@@ -145,6 +145,23 @@ def test_overlap_with_a_functional_optimizer_that_nobody_knows_is_refused(ranks)
     assert_refused(ranks(overlap_unknown), ValueError)
 
 
+def construct_with_no_class(ctx):
+    """What is said to a number, to a class of modules and to an optimizer in the place of a class of optimizers; and to
+    a text in the place of a parameter in a group."""
+    ordinary = torch.optim.SGD(some_parameters(ctx), lr=0.5)
+    zero = ctx.subject.ZeroRedundancyOptimizer
+    told = [caught(zero, some_parameters(ctx), kind, lr=0.5) for kind in (3, nn.Linear, ordinary)]
+    return told, caught(sharded, ctx, [{"params": ["weight"]}])
+
+
+@check("ZERO-002", "ZERO-005", worlds=(1, 2), beyond=False)
+def test_what_is_no_class_of_optimizers_and_no_parameter_is_refused_by_name(ranks):
+    assert ranks.subject.PeerFailed  # no document says that this is refused, and how
+    for told, of_a_group in ranks(construct_with_no_class):
+        assert_refused(told, TypeError, "optimizer_class")
+        assert_refused([of_a_group], TypeError, "str")
+
+
 def overlap_functional(ctx):
     gaps = {"functional SGD": Overlapped(ctx, "SGD", kind=functional_sgd()).train_many(range(4))}
     return gaps | {name: Overlapped(ctx, name).train_many(range(4)) for name in FUNCTIONAL}

@@ -1,6 +1,7 @@
 """What an optimizer may have beside a learning rate: its options, settings in tensors, states that are no tensors."""
 
 import copy
+import functools
 from collections import deque
 
 import torch
@@ -25,6 +26,7 @@ class Noting(torch.optim.SGD):
 #: By name; a function makes the settings, as a tensor must not be shared.
 OPTIONS = {
     "noting": (Noting, lambda _: {"lr": 0.5, "momentum": 0.5}),
+    "made by a factory": (functools.partial(torch.optim.SGD, dampening=0.25), lambda _: {"lr": 0.1, "momentum": 0.5}),
     "one by one": (torch.optim.Adam, lambda _: {"lr": 0.1, "foreach": False}),
     "at once": (torch.optim.SGD, lambda _: {"lr": 0.1, "foreach": True, "momentum": 0.5, "nesterov": True}),
     "with Nesterov's momentum": (torch.optim.SGD, lambda _: {"lr": 0.1, "momentum": 0.5, "nesterov": True}),

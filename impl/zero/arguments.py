@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,22 +19,16 @@ def checked_groups(params: Any) -> list[Group]:
     empty list, a dictionary without ``"params"`` and parameters that cannot be sharded together (ZERO-002 … 004).
     """
     items = _listed(params)
-    if not items:
-        raise ValueError("ZeroRedundancyOptimizer got an empty list of parameters: pass those of a model that has any.")
     if all(isinstance(item, torch.Tensor) for item in items):
         groups = [{"params": items}]
-    elif all(isinstance(item, dict) for item in items):
-        groups = [checked_group(item, place) for place, item in enumerate(items)]
     else:
-        kinds = sorted({"tensor" if isinstance(item, torch.Tensor) else type(item).__name__ for item in items})
-        raise TypeError(
-            "params must hold tensors only, or group dictionaries only, but it holds "
-            f"{' and '.join(kinds)}. Usual cause: tensors and groups in one list, or named_parameters() in place of "
-            "parameters()."
-        )
+        groups = [checked_group(item, place) for place, item in enumerate(items)]
     everything = [parameter for group in groups for parameter in group["params"]]
     if not everything:
-        raise ValueError("The parameter groups hold no parameter at all: there is nothing to optimize.")
+        raise ValueError(
+            "ZeroRedundancyOptimizer got no parameter at all, but an empty list, an exhausted iterator, or groups "
+            "without any: pass those of a model that has some."
+        )
     check_alike(everything)
     return groups
 
@@ -66,8 +59,9 @@ def checked_group(group: Group, place: int) -> Group:
     """
     if not isinstance(group, dict):
         raise TypeError(
-            f"Parameter group {place} is of type {type(group).__name__}, not a dictionary: write "
-            "{'params': [...], ...}."
+            f"Parameter group {place} is of type {type(group).__name__}, not a dictionary: give tensors only, or "
+            "groups only, {'params': [...], ...}. Usual cause: tensors and groups in one list, or named_parameters() "
+            "in place of parameters()."
         )
     if "params" not in group:
         raise ValueError(
@@ -121,8 +115,6 @@ def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torc
     Any optimizer class serves with and without overlap. torch's functional optimizers exist only for overlap: there
     they are replaced by the ordinary class of the same name, elsewhere refused with a ValueError.
     """
-    if inspect.isclass(optimizer_class) and issubclass(optimizer_class, torch.optim.Optimizer):
-        return optimizer_class
     name = getattr(optimizer_class, "__name__", "")
     if name.startswith("_Functional"):
         if not overlap:
@@ -130,13 +122,14 @@ def local_constructor(optimizer_class: Any, overlap: bool) -> Callable[..., torc
                 f"{name} is a functional optimizer, which only overlap_with_ddp=True can use: pass "
                 f"torch.optim.{name.removeprefix('_Functional')} instead."
             )
-        ordinary = getattr(importlib.import_module("torch.optim"), name.removeprefix("_Functional"), None)
+        ordinary = getattr(torch.optim, name.removeprefix("_Functional"), None)
         if ordinary is None:
             raise ValueError(f"{name} has no counterpart in torch.optim: pass the optimizer class itself.")
         return ordinary  # type: ignore[no-any-return]
-    if inspect.isclass(optimizer_class) or not callable(optimizer_class):
+    is_another_class = inspect.isclass(optimizer_class) and not issubclass(optimizer_class, torch.optim.Optimizer)
+    if is_another_class or not callable(optimizer_class):
         raise TypeError(f"optimizer_class must be a torch.optim.Optimizer class, not {optimizer_class!r}.")
-    return optimizer_class  # type: ignore[no-any-return]  # a factory, e.g. functools.partial over a class
+    return optimizer_class  # type: ignore[no-any-return]  # a class, or a factory, such as functools.partial over one
 
 
 def check_shardable(optim: torch.optim.Optimizer, ranks: int) -> None:

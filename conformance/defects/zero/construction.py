@@ -15,9 +15,9 @@ def bare_tensor_is_a_list_of_rows() -> None:
 def counterpart_is_always_sgd() -> None:
     """A functional optimizer is replaced by SGD, whichever it is."""
     edit(
-        "    if inspect.isclass(optimizer_class) and issubclass(optimizer_class, torch.optim.Optimizer):\n",
+        '    name = getattr(optimizer_class, "__name__", "")\n',
         "    if overlap:\n        return torch.optim.SGD\n"
-        "    if inspect.isclass(optimizer_class) and issubclass(optimizer_class, torch.optim.Optimizer):\n",
+        '    name = getattr(optimizer_class, "__name__", "")\n',
     )
 
 
@@ -35,8 +35,8 @@ def dtypes_are_compared_within_a_group() -> None:
 
 @defect("ZERO-003")
 def empty_list_is_refused_late() -> None:
-    """An empty parameter list is refused as a group of no parameters, in words about groups."""
-    edit("if not items:\n        raise ValueError(", "if not items:\n        raise IndexError(")
+    """An empty parameter list is an IndexError."""
+    edit("if not everything:\n        raise ValueError(", "if not everything:\n        raise IndexError(")
 
 
 @defect("ZERO-005")
@@ -69,7 +69,7 @@ def mixed_dtypes_are_a_type_error() -> None:
 @defect("ZERO-002")
 def mixture_is_let_in() -> None:
     """A list that begins with a tensor is taken for a list of tensors."""
-    edit("if all(isinstance(item, torch.Tensor) for item in items):", "if isinstance(items[0], torch.Tensor):")
+    edit("if all(isinstance(item, torch.Tensor) for item in items):", "if isinstance([*items, 0][0], torch.Tensor):")
 
 
 @defect("ZERO-004")
