@@ -185,8 +185,6 @@ class OverlapSession:
         flight.flat = flat = flight.reduction.result(watch)
         untouched = self._untouched(ddp, flight, watch)
         flight.kept = {place: gradient for place, gradient in untouched.items() if gradient is not None}
-        if not part.own:
-            return
         views = part.views_of(flat)
         for place in part.own:
             gradient = untouched[place] if place in untouched else views[place]

@@ -21,15 +21,13 @@ Noted = dict[str, tuple[Any, int]]
 #: have the keys -1, -2 and so on there, parameters those from 0 upwards.
 Told = dict[int, Any]
 
-_NEW = object(), 0  # what is noted of a setting that was not there
-
 
 class GroupCounts:
     """By group of a local optimizer, which settings it has written in any of its steps."""
 
     def __init__(self, optim: torch.optim.Optimizer, written: Sequence[frozenset[str]]) -> None:
         self._optim = optim
-        self.written = tuple(written)
+        self.written = written
         self._ended: list[Noted] = []  # the settings as the last step has left them
 
     @property
@@ -43,7 +41,7 @@ class GroupCounts:
         groups = self._optim.param_groups
         written = (*self.written, *[frozenset[str]()] * len(groups))
         of_each = zip(written, begun, groups, strict=False)
-        self.written = tuple([former | _changed(before, group) for former, before, group in of_each])
+        self.written = [former | _changed(before, group) for former, before, group in of_each]
         self._ended = noted(groups)
 
     def to_tell(self) -> Told:
@@ -76,7 +74,8 @@ def noted(groups: Iterable[Group]) -> list[Noted]:
 
 def _changed(before: Noted, group: Group) -> set[str]:
     """The settings of a group that are not what they were."""
-    return {key for key in group.keys() - {"params"} if not _is_still(group[key], *before.get(key, _NEW))}
+    now = group.keys() - {"params"}
+    return {key for key in now if key not in before or not _is_still(group[key], *before[key])}
 
 
 def take_told(told: Told, settings: Sequence[Group], owned: Sequence[bool]) -> None:

@@ -77,8 +77,8 @@ class Transfer:
         """The tensor to send, and whether it is the staging buffer."""
         if self._flat is not None:
             return self._flat, False
-        first = self.members[0]
-        if len(self.members) == 1 and first.is_contiguous() and not first.is_conj():  # its memory holds the conjugate
+        first, *others = self.members
+        if not others and first.is_contiguous() and not first.is_conj():  # its memory holds the conjugate
             return first.detach(), False
         if self._buffer is None:
             self._buffer = new_flat(sum(member.numel() for member in self.members), first.dtype, first.device)

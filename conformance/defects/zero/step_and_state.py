@@ -400,8 +400,8 @@ def only_states_of_parameters_are_loaded() -> None:
 def what_fills_its_storage_is_sent_in_place() -> None:
     """A parameter that is sent alone and fills its storage is sent as it lies, in whatever order its elements are."""
     edit(
-        "len(self.members) == 1 and first.is_contiguous() and not first.is_conj()",
-        "len(self.members) == 1 and self.members[0].nbytes == self.members[0].untyped_storage().nbytes()",
+        "not others and first.is_contiguous() and not first.is_conj()",
+        "not others and first.nbytes == first.untyped_storage().nbytes()",
     )
 
 
