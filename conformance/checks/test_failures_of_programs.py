@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 
+import torch
 import torch.distributed as dist
 
 from conformance.api.checking import check
@@ -205,11 +206,13 @@ def keep_the_interpreter_asleep(seconds):
 
 
 def stand_still_for_too_long(ctx, stand_still):
-    """Rank 1 stands still for longer than it is waited for, and then goes on.
+    """Rank 1 stands still for longer than it is waited for, and then goes on, as the others do without it; what it
+    hears.
 
     What the others had started may end well.
     """
-    model = ddp(ctx, models.scalar())
+    regroup, model = ctx.subject.regroup, ddp(ctx, models.scalar())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     def train():
         for iteration in range(3):
@@ -222,7 +225,10 @@ def stand_still_for_too_long(ctx, stand_still):
 
     error = caught(train)
     ctx.meet("all are told")  # an end that comes earlier is not what is meant
-    return error
+    if ctx.rank != 1:
+        assert regroup(model, optimizer, 1).ranks == tuple(rank for rank in range(ctx.world) if rank != 1)
+    ctx.meet("the others have gone on")
+    return error if ctx.rank != 1 else (error, caught(regroup, model, optimizer, 1))
 
 
 @check(
@@ -233,10 +239,14 @@ def test_a_rank_that_goes_on_after_it_was_given_up_learns_that_it_was(ranks, sce
     run, _ = others_are_told(ranks, stand_still_for_too_long, scenario, env=SOON)
     own = run.outcomes[1]
     assert isinstance(own, Finished), run.summary()
-    assert own.value is not None, "it noticed nothing"
-    assert own.value.is_a(ranks.subject.PeerFailed), own.value
-    assert "stopped answering" not in own.value.text, own.value
-    assert "rank 0" not in own.value.text, own.value
+    told, refused = own.value
+    assert told is not None, "it noticed nothing"
+    assert told.is_a(ranks.subject.PeerFailed), told
+    assert "stopped answering" not in told.text, told
+    assert "rank 0" not in told.text, told
+    assert refused is not None, "it goes on without those who have gone on without it"
+    assert refused.is_a(RuntimeError), refused
+    assert "given up" in refused.text, refused
 
 
 def compute_without_a_pause(seconds):

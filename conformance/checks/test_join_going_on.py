@@ -17,7 +17,7 @@ from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import done
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.sharding import Skipping, in_groups_of_one
-from conformance.fixtures.training import ddp, numbers
+from conformance.fixtures.training import ddp, numbers, private
 from conformance.ranks import Finished, caught
 
 STEPS = 7
@@ -153,7 +153,8 @@ class Way:
     joined: bool = True  # in a context
     behind: int | None = None  # is told of the death by other means, and does not make that step
     early: bool = False  # it is told before the backward of that step, which then fails everywhere else
-    hooked: bool = False  # a hook counts the iterations, which makes no difference
+    late: bool = False  # it is told behind that step, before it has counted it
+    hooked: str = ""  # who counts a hook's iterations, which makes no difference: "the library" or "the program"
     copying: bool = False  # it is lost while the shards are copied, when all have the new parameters
     views: bool = False  # the parameters that a rank owns are views of one tensor
 
@@ -170,6 +171,14 @@ def make(ctx, groups, distance, views=False):
     return made
 
 
+def come_and_die(ctx, death, dies, ranks):
+    """Nobody dies before the others have done all that comes before."""
+    ctx.store.set(f"{ctx.rank} stands at {death}", "")
+    if dies:
+        ctx.store.wait([f"{rank} stands at {death}" for rank in ranks])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def lose_one_beside_one_behind(ctx, way, dies):
     ctx.store.set(f"{ctx.rank} has come", "")
     if dies:
@@ -181,21 +190,29 @@ def lose_one_beside_one_behind(ctx, way, dies):
         raise ctx.subject.PeerFailed("told by other means")
 
 
-def count_in_a_hook(ctx, model):
-    """A hook that would compress gradients after more iterations than there are; its state."""
-    library = ctx.subject.powerSGD_hook
-    state = library.PowerSGDState(ctx.group, start_powerSGD_iter=10 * STEPS)
-    model.register_comm_hook(state, library.powerSGD_hook)
+def count_in_a_hook(ctx, model, way):
+    """A hook that would compress gradients after more iterations than there are, or one whose iterations the program
+    counts; its state."""
+    if way.hooked == "the program":
+        state, hook = Group(ctx.group), Average()
+        state.iter = 0
+    else:
+        library = ctx.subject.powerSGD_hook
+        state, hook = library.PowerSGDState(ctx.group, start_powerSGD_iter=10 * STEPS), library.powerSGD_hook
+        if ctx.rank == way.behind:
+            private(state, "rng").randint(0, 1)  # it may have drawn more numbers than others
+    model.register_comm_hook(state, hook)
     return state
 
 
 def go_on(ctx, way):
     """By model: from which step on which ranks took part, its parameters at the beginnings of these times and at the
-    end, and the optimizer's sums; then what hooks have counted, whether the state of before is refused, and how many
-    parameters that groups name are none of the model."""
+    end, and the optimizer's sums; then what hooks and copies have counted, of which steps there are copies, what a hook
+    would draw, whether the state of before is refused, and how many parameters that groups name are none of the model.
+    """
     regroup, group, refused = ctx.subject.regroup, None, []
     wrapped = [ddp(ctx, Turned()) for _ in range(way.models)]
-    counting = [count_in_a_hook(ctx, model) for model in wrapped] if way.hooked else []
+    counting = [count_in_a_hook(ctx, model, way) for model in wrapped] if way.hooked else []
     optimizers = [make(ctx, model.module.in_groups(), way.distance, way.views) for model in wrapped]
     for optimizer, to in itertools.product(optimizers if way.distance else (), range(ctx.world)):
         optimizer.consolidate_state_dict(to)
@@ -209,20 +226,25 @@ def go_on(ctx, way):
                     continue
                 model.zero_grad()
                 loss = model(data(ctx.rank, iteration, place)).sum()
-                dies = Death(ctx.rank, iteration, place) in way.deaths[: len(segments[place])]  # not before its turn
+                due = [each for each in way.deaths[: len(segments[place])] if each[1:] == (iteration, place)][-1:]
+                dies = [each.rank for each in due] == [ctx.rank]
                 Fuse.armed = dies and way.copying
-                if dies and way.behind is None and not way.copying:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                apart = way.behind is not None and (iteration, place) == way.deaths[0][1:]
+                apart = way.behind is not None and due == [way.deaths[0]]
                 apart &= len(segments[place]) == 1  # it may be made again, without the lost one
+                if due and not apart and not way.copying:
+                    come_and_die(ctx, due[0], dies, segments[place][-1][1])
                 if apart and way.early:
                     lose_one_beside_one_behind(ctx, way, dies)
                 loss.backward()
-                if apart and not way.early:
+                if apart and not (way.early or way.late):
                     lose_one_beside_one_behind(ctx, way, dies)
                 optimizer.step()
+                if apart and way.late:
+                    lose_one_beside_one_behind(ctx, way, dies)
                 slow_down(optimizer)
                 steps[place] += 1
+                for state in counting[place : place + 1] if way.hooked == "the program" else ():
+                    state.iter += 1
         dist.all_reduce(torch.zeros(1), group=group)  # nobody leaves while another may still need it
 
     while True:
@@ -243,7 +265,10 @@ def go_on(ctx, way):
         seen.append(numbers(model.module.named_parameters()))
     added = [sums(optimizer, group if way.distance else None) for optimizer in optimizers]
     strangers = sum(map(named_beside, wrapped, optimizers))
-    return (segments, weights, added), [state.iter for state in counting], refused, strangers
+    counted = [state.iter for state in counting] + [each.mirror.steps for each in optimizers if way.distance]
+    kept = [steps for each in optimizers if way.distance for steps in each.mirror.held().values()]
+    drawn = [private(state, "rng").randint(0, 1 << 30) for state in counting if way.hooked == "the library"]
+    return (segments, weights, added), counted, kept, drawn, refused, strangers
 
 
 def named_beside(model, optimizer):
@@ -287,27 +312,31 @@ def alone(segments, place):
 
 WAYS = {
     "one model": Way((Death(3, 2), Death(1, 4))),
-    "one is a step behind": Way((Death(0, 2),), behind=2),
-    "one is behind in what hooks count": Way((Death(3, 2),), behind=1, early=True, hooked=True, joined=False),
+    "one is a step behind": Way((Death(0, 2),), behind=2, hooked="the program"),
+    "one is behind in what hooks count": Way((Death(3, 2),), behind=1, early=True, hooked="the library", joined=False),
     "one is a step behind, without a context": Way((Death(0, 3, 1),), models=2, joined=False, behind=1),
     "copies of its shards, far away": Way((Death(0, 1), Death(2, 4)), distance=3),
     "three models": Way((Death(1, 3, 1), Death(2, 5, 2)), models=3),
     "copies, and two ranks that are lost in one step": Way((Death(3, 2), Death(0, 2)), distance=1),
     "copies that are under way": Way((Death(2, 3),), distance=1, copying=True, views=True),
-    "two models with copies, without a context": Way((Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False),
-}
+    "two models with copies, without a context": Way(
+        (Death(3, 3), Death(0, 5, 1)), models=2, distance=1, joined=False, behind=1, late=True,
+    ),
+}  # fmt: skip
 
 
 @check("JOIN-057", worlds=(4,), backends=("gloo",), beyond=False, deadline_s=60, scenarios=WAYS)
 def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_other(ranks, scenario):
-    run = ranks.run(go_on, scenario, stall_s=30)
+    run, draws = ranks.run(go_on, scenario, stall_s=30), []
     for rank, end in enumerate(run.outcomes):
         if rank in scenario.lost:
             continue
         assert isinstance(end, Finished), run.summary()
-        by_model, counted, refused, strangers = end.value
+        by_model, counted, kept, drawn, refused, strangers = end.value
         assert not strangers, f"rank {rank}: groups name {strangers} copies"
-        assert counted in ([], [STEPS] * scenario.models), f"rank {rank}"
+        assert set(counted) <= {STEPS}, f"rank {rank}: {counted}"
+        assert all(steps == [STEPS - 1, STEPS] for steps in kept), f"rank {rank} has copies of steps {kept}"
+        draws.append(drawn)
         for error in refused:  # what was consolidated is of other owners, and perhaps of a later step
             assert error is not None, f"rank {rank} is told the state of before"
             assert error.is_a(RuntimeError), f"rank {rank}: {error}"
@@ -317,6 +346,7 @@ def test_who_is_left_goes_on_as_one_process_when_ranks_are_lost_one_after_the_ot
             expected, its_state = alone(segments, place)
             assert weights == expected, where
             assert state in (None, its_state), where
+    assert all(each == draws[0] for each in draws), f"the ranks would compress with numbers of their own: {draws}"
 
 
 def assert_as_lost(way, place, segments, world, where):
@@ -325,10 +355,8 @@ def assert_as_lost(way, place, segments, world, where):
     for death, (first, there) in zip(way.deaths, segments[1:], strict=True):
         left.discard(death.rank)
         assert set(there) == left, where
-        furthest = way.behind is not None and not way.early
-        made = death.iteration + (place < death.model or (place == death.model and furthest))
-        # copies of the last step may be lost with the rank
-        assert made - (way.distance > 0) <= first <= made, where
+        furthest = way.behind is not None and not way.early and death is way.deaths[0]
+        assert first == death.iteration + (place < death.model or (place == death.model and furthest)), where
 
 
 # -- nobody is lost: a rank fails again and again, and comes back
@@ -402,7 +430,8 @@ CHANGES = {add_a_group: False, take_one_out: False, load_a_state: False, take_on
 
 def change_and_lose_one(ctx):
     """After two steps of several models something changes in each optimizer, and the last rank is lost: what the others
-    hear, by change, and whether they still have the parameters that they had."""
+    hear, by change, whether they still have the parameters that they had, and what the copies count: whether they have
+    another number now, and their steps."""
     regroup = ctx.subject.regroup
     wrapped = [ddp(ctx, Turned()) for _ in CHANGES]
     optimizers = [make(ctx, model.parameters(), 1) for model in wrapped]
@@ -411,14 +440,17 @@ def change_and_lose_one(ctx):
             model.zero_grad()
             model(data(ctx.rank, iteration, place)).sum().backward()
             optimizer.step()
+    counted = []
     for change, model, optimizer in zip(CHANGES, wrapped, optimizers, strict=True):
+        number = optimizer.mirror.number
         change(model, optimizer)
+        counted.append((optimizer.mirror.number > number, optimizer.mirror.steps))
     had = [numbers(model.module.named_parameters()) for model in wrapped]
     if ctx.rank == ctx.world - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     lost = caught(lambda: wrapped[0](data(ctx.rank, 2, 0)).sum().backward())
     told = [caught(regroup, model, optimizer, 2) for model, optimizer in zip(wrapped, optimizers, strict=True)]
-    return lost, told, had == [numbers(model.module.named_parameters()) for model in wrapped]
+    return lost, told, had == [numbers(model.module.named_parameters()) for model in wrapped], counted
 
 
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=30)
@@ -426,9 +458,10 @@ def test_nobody_goes_on_from_copies_of_what_is_there_no_more(ranks):
     run = ranks.run(change_and_lose_one, stall_s=20)
     for rank, end in enumerate(run.outcomes[:-1]):
         assert isinstance(end, Finished), run.summary()
-        lost, told, same = end.value
+        lost, told, same, counted = end.value
         assert lost is not None, f"rank {rank} has heard of no loss"
-        for (change, goes_on), error in zip(CHANGES.items(), told, strict=True):
+        for (change, goes_on), error, count in zip(CHANGES.items(), told, counted, strict=True):
+            assert count == ((True, 0) if goes_on else (False, 2)), f"rank {rank}, {change.__name__}"
             assert (error is None) == goes_on, f"rank {rank}, {change.__name__}: {error or 'went on'}"
             assert goes_on or error.is_a(RuntimeError), f"rank {rank}, {change.__name__}: {error}"
         assert same, f"rank {rank}: parameters have changed"
@@ -464,7 +497,7 @@ class Own:
 
 
 class Odd(torch.optim.Optimizer):
-    """Keeps a set of numbers for each parameter, and the sum of its gradients as a sparse tensor."""
+    """Keeps a set of tensors for each parameter, and the sum of its gradients as a sparse tensor."""
 
     def __init__(self, params, lr):
         super().__init__(params, {"lr": lr})
@@ -475,7 +508,7 @@ class Odd(torch.optim.Optimizer):
             for parameter in group["params"]:
                 state = self.state[parameter]
                 seen = state.setdefault("seen", set())
-                seen.add(len(seen))
+                seen.add(torch.ones(()))
                 gradient = parameter.grad.to_sparse()
                 state["sum"] = gradient + state["sum"] if "sum" in state else gradient
                 parameter.sub_(state["sum"].to_dense(), alpha=group["lr"] * len(seen))
@@ -503,10 +536,14 @@ def arranged(kind, module):
 
 
 def lose_one_and_go_on(ctx):
-    """The last rank is lost after two steps; by model, the parameters after a third one of the others."""
+    """The last rank is lost after two steps; by model, whose buffers the others have and whose they are to have, and
+    the parameters after a third step of theirs."""
     regroup, wrapped, optimizers, Own.group = ctx.subject.regroup, [], [], ctx.group
     for hooked, kind in KEPT.values():
-        wrapped.append(ddp(ctx, models.Parts("ab")))
+        module = models.Parts("ab")
+        module.register_buffer("met", torch.zeros(1, dtype=torch.float64))
+        wrapped.append(ddp(ctx, module, broadcast_buffers=False))
+        module.met.fill_(2**40 + ctx.rank)
         wrapped[-1].register_comm_hook(*hooked(ctx))
         optimizers.append(ctx.subject.ZeroRedundancyOptimizer(arranged(kind, wrapped[-1]), kind, lr=LR))
         optimizers[-1].keep_mirror()
@@ -521,10 +558,13 @@ def lose_one_and_go_on(ctx):
     if ctx.rank == ctx.world - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     lost = caught(train, 2)
+    whose = []
     for model, optimizer in zip(wrapped, optimizers, strict=True):
-        Own.group = regroup(model, optimizer, 2).group
+        left = regroup(model, optimizer, 2)
+        Own.group = left.group
+        whose.append((model.module.met.item() - 2**40, left.source))
     train(2)
-    return lost, [numbers(model.module.named_parameters()) for model in wrapped]
+    return lost, whose, [numbers(model.module.named_parameters()) for model in wrapped]
 
 
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=30)
@@ -542,7 +582,8 @@ def test_hooks_and_sharded_optimizers_of_every_kind_go_on_without_a_rank(ranks):
         expected.append(numbers(module.named_parameters()))
     for rank, end in enumerate(run.outcomes[:-1]):
         assert isinstance(end, Finished), run.summary()
-        lost, found = end.value
+        lost, whose, found = end.value
         assert lost is not None, f"rank {rank} has heard of no loss"
-        for name, seen, right in zip(KEPT, found, expected, strict=True):
+        for name, (mine, its), seen, right in zip(KEPT, whose, found, expected, strict=True):
+            assert mine == its, f"rank {rank}, {name}: the buffers of rank {mine}, not of rank {its}"
             assert seen == right, f"rank {rank}, {name}"

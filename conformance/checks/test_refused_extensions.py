@@ -61,12 +61,17 @@ def give_each_keyword(ctx):
     ordinary = torch.optim.SGD(model.parameters(), lr=LR)
     objects = [(half, reduced), (model.module, zero), (model, ordinary)]
     others = [caught(factory, library.allreduce_hook, *each) for each in objects]
-    return told, [*others, caught(copy.deepcopy, zero)]
+    alone = [dist.new_group([rank]) for rank in range(ctx.world)][ctx.rank]
+    apart = overlapping.optimizer_of(ctx, model.parameters(), "momentum", alone)
+    on_others = caught(factory, None, model, apart, reduce_scatter=True)
+    return told, [*others, caught(copy.deepcopy, zero)], on_others
 
 
 @check("HOOK-018", worlds=(1, 2), beyond=False)
 def test_keywords_and_objects_that_cannot_be_overlapped_are_refused_where_the_hook_is_made(ranks):
-    for rank, (told, others) in enumerate(ranks(give_each_keyword)):
+    for rank, (told, others, on_others) in enumerate(ranks(give_each_keyword)):
+        assert (on_others is None) == (ranks.world == 1), f"rank {rank}, owners on other ranks: {on_others}"
+        assert on_others is None or on_others.is_a(ValueError), f"rank {rank}, owners on other ranks: {on_others}"
         for (keywords, hook, expected), error in zip(KEYWORDS, told, strict=True):
             where = f"rank {rank}, {keywords}, {hook}: {error}"
             assert (error is None) == (expected is None), where
@@ -158,6 +163,8 @@ def ask_to_go_on(ctx):
     for how, stepped in stepped_in_backward(ctx).items():
         plain = torch.optim.SGD(stepped.parameters(), lr=LR)
         told[f"stepped in the backward: {how}"] = (TypeError, "step", caught(regroup, stepped, plain, 1))
+    overlapped = zero_of(model.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=LR)
+    told["copies with overlap"] = (ValueError, "overlap_with_ddp", caught(overlapped.keep_mirror))
     for distance in (0, -1, ctx.world, True, 1.0):
         told[f"copies at {distance!r}"] = (ValueError, "distance", caught(sharded.keep_mirror, distance))
     with model.join():

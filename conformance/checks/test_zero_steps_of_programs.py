@@ -398,6 +398,12 @@ def come_and_go(ctx, make):
         del optimizer.param_groups[0]
         replace_all()
 
+    def put_a_view_ahead():
+        """Of a parameter that is there already."""
+        group = optimizer.param_groups[0]["params"]
+        params.append(nn.Parameter(group[-1].detach()))
+        group.insert(0, params[-1])
+
     def replace_all():
         for group in optimizer.param_groups:
             former, group["params"] = group["params"], [nn.Parameter(1 + old.detach()) for old in group["params"]]
@@ -408,7 +414,7 @@ def come_and_go(ctx, make):
     for iteration, act in enumerate((
         take_one_out_and_append_another, replace_two, move_from_group_to_group, take_one_out, put_one_back,
         take_two_out, put_one_back_in_a_group, take_the_last_out_and_add_it, put_all_back,
-        make_groups_anew_and_replace_all, drop_the_first_group_and_replace_all, lambda: None,
+        make_groups_anew_and_replace_all, drop_the_first_group_and_replace_all, put_a_view_ahead, lambda: None,
     )):  # fmt: skip
         give(params, iteration)
         optimizer.step()
