@@ -65,8 +65,6 @@ class Overlap:
         self._groups: ByGroup = []
         # id of a parameter of ours -> index of its group
         self._group_of: dict[int, int] = {}
-        # whether this iteration has begun
-        self._begun = False
         #: what is different inside a join context
         self.joining = joining
         # the model whose group the optimizer follows; held weakly, as the hooks hold it
@@ -128,18 +126,19 @@ class Overlap:
         if session is not None:
             self.joining.share_settings(session)
         self.shard.take_changes()
-        self._begun = True
 
     def step_own(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Step the parameters of the shard that have a gradient here; the others and their states stay untouched."""
+        """An iteration of which only these gradients are known here: step the parameters of the shard that have one.
+
+        The others and their states stay untouched.
+        """
         if len(gradients) != len(self._owned):
             raise AssertionError(f"{len(gradients)} gradients for a shard of {len(self._owned)} parameters")
+        self.begin(None)
         self.step({p: g for p, g in zip(self._owned, gradients, strict=True) if g is not None})
 
     def step(self, gradients: Mapping[torch.Tensor, torch.Tensor]) -> None:
         """Step these parameters of the shard with their gradients. Every ``.grad`` is what it was afterwards."""
-        if not self._begun:
-            self.begin(None)
         optim = self.shard.optim
         if self.in_parts:
             with shown_gradients(list(gradients.items())), self._shown(gradients):
@@ -172,7 +171,6 @@ class Overlap:
     def end(self) -> None:
         """End the iteration: settings that the local optimizer changed become visible."""
         self.shard.show_changes()
-        self._begun = False
         self.shard.steps_since_consolidation += 1
         # a learning-rate scheduler looks for this mark of step(), and would warn that nobody has called it
         self.shard.exposed._opt_called = True  # type: ignore[attr-defined]

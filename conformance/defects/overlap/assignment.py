@@ -176,9 +176,11 @@ def settings_of_a_failed_iteration_are_kept() -> None:
     """After an iteration that failed, the next one is stepped with the settings with which that one began."""
     edit(
         "    self.shard.take_changes()\n",
-        "    if not self._begun:\n        self.shard.take_changes()\n",
+        "    if not vars(self).get('is_under_way'):\n        self.shard.take_changes()\n    self.is_under_way = True\n",
         within="Overlap.begin",
     )
+    edit("    self.shard.show_changes()\n", "    self.shard.show_changes()\n    self.is_under_way = False\n",
+         within="Overlap.end")  # fmt: skip
 
 
 @defect("HOOK-015")
