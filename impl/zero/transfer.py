@@ -35,7 +35,7 @@ class Transfer:
     ) -> None:
         self.team = team
         self.owner = owner
-        self.members = list(members)
+        self.members = members
         self.label = label
         self._flat = flat
         # staging buffer, as long as all members together; made at the first use that needs one
@@ -109,7 +109,7 @@ class Broadcasts(Publication):
     """Every owner sends its own to all: for processes of one host, and where broadcasts are pipelined (NCCL)."""
 
     def __init__(self, transfers: Sequence[Transfer]) -> None:
-        self.transfers = list(transfers)
+        self.transfers = transfers
 
     def start(self) -> None:
         for transfer in self.transfers:
