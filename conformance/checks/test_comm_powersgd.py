@@ -13,7 +13,7 @@ from conformance.api.checking import MANY, check
 from conformance.fixtures.comm_hooks import TINY_MIB, alone, gap, hooked, step
 from conformance.fixtures.models import Fed, drawn
 from conformance.fixtures.training import private, whole
-from conformance.ranks import caught
+from conformance.ranks import Caught, caught
 
 HOOKS = {"by layer": "powerSGD_hook", "by bucket": "batched_powerSGD_hook"}
 WHOLE_MIB = 25.0  # everything in one bucket
@@ -124,14 +124,43 @@ def test_approximations_follow_from_the_seed(ranks):
 
 def seed_wrongly(ctx):
     make = ctx.subject.powerSGD_hook.PowerSGDState
-    return [caught(partial(make, ctx.group, random_seed=seed)) for seed in (-1, 2**32)]
+    return [caught(partial(make, ctx.group, random_seed=seed)) for seed in (-1, 2**32, 2**32 - 1)]
 
 
 @check("COMM-026", worlds=(1,))
 def test_a_seed_that_the_generator_does_not_take_is_refused_where_it_is_given(ranks):
-    for error in ranks(seed_wrongly)[0]:
+    *refused, largest = ranks(seed_wrongly)[0]
+    for error in refused:
         assert error is not None
         assert error.is_a(ValueError), error
+    assert largest is None
+
+
+#: by seed of a state, the seeds of its random factors: what NumPy's RandomState(seed).randint(1_000_000_000) draws
+DRAWN = {1: (717354021, 946286476, 784077896, 491263), 2**32 - 1: (419326371, 479346978, 697429004, 269265991)}
+
+
+def draw_factors(ctx):
+    """By seed, gradients of which each has been compressed with random factors of its own."""
+    library, told = ctx.subject.powerSGD_hook, {}
+    options = {"min_compression_rate": 1, "use_error_feedback": False, "warm_start": False}
+    for seed, each in DRAWN.items():
+        state = library.PowerSGDState(ctx.group, 2, 0, random_seed=seed, **options)
+        model = hooked(ctx, state, library.powerSGD_hook, model=Fed(8, 8))
+        told[seed] = [step(model, several_rows(ctx.rank, iteration)[:8, :8]) for iteration in range(len(each))]
+    return told
+
+
+@check("COMM-026", worlds=(1, 2, 3))
+def test_a_seed_draws_the_factors_that_it_draws_in_torch(ranks):
+    for rank, told in enumerate(ranks(draw_factors)):
+        for seed, seen in told.items():
+            for iteration, other in enumerate(DRAWN[seed]):
+                mean = torch.stack([several_rows(each, iteration)[:8, :8] for each in range(ranks.world)]).mean(0)
+                factor = torch.randn(8, 2, generator=torch.Generator().manual_seed(other))
+                columns = torch.linalg.qr(mean @ factor).Q
+                right = {"weight": (columns @ columns.T @ mean).flatten().tolist()}
+                assert gap(seen[iteration : iteration + 1], [right]) < 1e-4, f"rank {rank}, {seed=}, draw {iteration}"
 
 
 @check("COMM-026")
@@ -144,22 +173,26 @@ def test_what_is_not_compressed_is_averaged_exactly(ranks):
 
 
 def count_elements(ctx):
-    """The state's statistics before compression starts, and after each iteration from then on."""
+    """The state's statistics before compression starts, and after each iteration from then on; and in which iteration
+    they are to be logged next."""
     library = ctx.subject.powerSGD_hook
-    state = library.PowerSGDState(ctx.group, 2, START, min_compression_rate=1)
+    often = {"compression_stats_logging_frequency": 2}
+    state = library.PowerSGDState(ctx.group, 2, START, min_compression_rate=1, **often)
     wrapped = hooked(ctx, state, library.powerSGD_hook, model=Layers(), bucket_cap_mb=WHOLE_MIB)
-    seen = []
+    seen, logged = [], []
     for iteration in range(ITERATIONS):
         step(wrapped, several_rows(ctx.rank, iteration))
         seen.append(tuple(state.compression_stats()))
-    return seen
+        logged.append(private(state, "next_stats_report"))
+    return seen, logged
 
 
 @check("COMM-026", worlds=(1, 2))
 def test_the_statistics_count_what_there_was_and_what_was_sent(ranks):
     whole_numel, sent = 2 * (16 * 24 + 24), 2 * ((16 + 24) * 2 + 24)
     compressed = [max(0, iteration + 1 - START) for iteration in range(ITERATIONS)]
-    for seen in ranks(count_elements):
+    for seen, logged in ranks(count_elements):
+        assert logged == [0, 0, 0, 5, 5, 7]  # every second of the compressed ones, the first being 3
         assert seen == [(whole_numel / sent if times else 0, times * whole_numel, times * sent) for times in compressed]
 
 
@@ -200,13 +233,17 @@ OF_RANK_ONE = {
     "every row the same": LINE.expand(24, 16),
     "one row": torch.outer(torch.eye(24)[1], LINE),
     "multiples of a row": torch.outer(torch.linspace(0.1, 1.3, 24), LINE),
+    "large numbers": 1e15 * torch.outer(torch.linspace(0.1, 1.3, 24), LINE),
+    "small numbers": 1e-15 * torch.outer(torch.linspace(0.1, 1.3, 24), LINE),
 }
+#: of rank two, as two columns say; the columns of its first factor are multiples but for a ten thousandth
+NEARLY = {"nearly": OF_RANK_ONE["multiples of a row"] + 1e-4 * torch.outer(torch.eye(24)[3], LINE**2)}
 
 
 def feed_rank_one(ctx, rank):
     """By matrix: how far gradients are from their mean while they are compressed, relative to the largest number."""
     library, told = ctx.subject.powerSGD_hook, {}
-    for name, on_cpu in OF_RANK_ONE.items():
+    for name, on_cpu in (OF_RANK_ONE | (NEARLY if rank > 1 else {})).items():
         matrix = on_cpu.to(ctx.device)
         options = {"start_powerSGD_iter": 2, "min_compression_rate": 1, "use_error_feedback": False}
         state = library.PowerSGDState(ctx.group, matrix_approximation_rank=rank, **options)
@@ -286,6 +323,25 @@ def test_a_matrix_of_rank_one_comes_through_unchanged(ranks):
     exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
     for seen in ranks(train, "powerSGD_hook", straight, one_row, ITERATIONS, {"use_error_feedback": False}):
         assert gap(seen, exact) <= 1e-4
+
+
+def serve_torchs_wrapper(ctx):
+    """Gradients of rank one of a model under torch's own DDP, whose buckets tell nothing but what is documented."""
+    library = ctx.subject.powerSGD_hook
+    state = library.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1, use_error_feedback=False)
+    model = nn.parallel.DistributedDataParallel(straight())
+    error = caught(model.register_comm_hook, state, library.powerSGD_hook)
+    return error or [step(model, one_row(ctx.rank, iteration)) for iteration in range(ITERATIONS)]
+
+
+@check("COMM-026", "COMM-024", worlds=(1, 2), backends=("gloo",))
+def test_low_rank_compression_serves_torchs_wrapper_too(ranks):
+    exact = alone(range(ranks.world), batch=one_row, model=straight, count=ITERATIONS)
+    for seen in ranks(serve_torchs_wrapper):
+        if isinstance(seen, Caught):
+            ranks.at_limit("hooks take buckets of their own kind only")
+        else:
+            assert gap(seen, exact) <= 1e-4
 
 
 class Outer(nn.Module):
@@ -476,15 +532,15 @@ def test_what_is_remembered_may_be_cleared_before_buckets_are_laid_out_anew(rank
                 assert gap([{name: found[name]}], [{name: right[name]}]) <= 1e-5
 
 
-def compress_and_start_again(ctx, starts):
+def compress_and_start_again(ctx, starts, cap_mib):
     """The gradients of compressed iterations, before two of which a model may be built anew, with the saved state."""
     library, told = ctx.subject.powerSGD_hook, []
     state = library.PowerSGDState(ctx.group, start_powerSGD_iter=2, orthogonalization_epsilon=1e-8)
-    model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+    model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=cap_mib)
     for iteration in range(8):
         if iteration in starts:
             state = pickle.loads(pickle.dumps(state))
-            model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=WHOLE_MIB)
+            model = hooked(ctx, state, library.powerSGD_hook, model=FromTheFront(), bucket_cap_mb=cap_mib)
         model.zero_grad()
         model(*torch.randn(2, 8, 8, generator=torch.Generator().manual_seed(10 * iteration + ctx.rank))).backward()
         told.append([parameter.grad.tolist() for parameter in model.module.parameters()])
@@ -493,10 +549,11 @@ def compress_and_start_again(ctx, starts):
 
 @check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False)  # sums of more ranks depend on the place in a bucket
 def test_a_restart_from_a_saved_state_changes_nothing_where_it_changes_the_order_in_a_bucket(ranks):
-    straight_on, again = ranks(compress_and_start_again, ()), ranks(compress_and_start_again, (4, 6))
-    assert again[0] == again[-1], "the ranks have different gradients"
-    if again != straight_on:
-        ranks.at_limit("after a restart compression begins with other factors, or forgets what was lost")
+    for cap_mib in (WHOLE_MIB, TINY_MIB):
+        straight_on, again = (ranks(compress_and_start_again, starts, cap_mib) for starts in ((), (4, 6)))
+        assert again[0] == again[-1], "the ranks have different gradients"
+        if again != straight_on:
+            ranks.at_limit("after a restart compression begins with other factors, or forgets what was lost")
 
 
 class InEitherOrder(nn.Module):
