@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.utils.checkpoint import checkpoint
 
 from conformance.api import oracle
@@ -115,15 +116,20 @@ def part_a_backward_by_parameter(ctx):
         outputs = [forward(part, around) for part, around in zip("ab", ways, strict=True)]
         sum(outputs).sum().backward()
         told.append(gradients(model))
-    return told
+    model.zero_grad(set_to_none=True)
+    with model.no_sync():
+        forward("a", nullcontext).sum().backward()
+    return told, gradients(model)
 
 
 @check("DDP-167", worlds=MANY)
 def test_the_python_reducer_averages_what_a_forward_inside_alone_has_used_where_one_outside_goes_backward(ranks):
     batches = [models.divisible(rank, 0) for rank in range(ranks.world)]
     mean = numbers(oracle.averaged_gradients(models.Parts("ab"), batches, ranks.world).items())
-    for rank, told in enumerate(ranks(part_a_backward_by_parameter)):
+    for rank, (told, inside) in enumerate(ranks(part_a_backward_by_parameter)):
+        local = numbers(oracle.averaged_gradients(models.Parts("ab"), [batches[rank]], 1).items())
         assert told == [mean] * 2, f"rank {rank}"
+        assert inside == {name: each if ".a." in name else None for name, each in local.items()}, f"rank {rank}"
 
 
 class Nested(nn.Linear):
@@ -336,6 +342,58 @@ def test_a_switch_to_the_python_reducer_in_a_context_averages_or_is_refused(rank
     for rank, (error, found) in enumerate(ranks(begin_by_parameter_in_a_context)):
         assert error is None or error.is_a(RuntimeError), f"rank {rank}: {error}"
         assert found == {"weight": [mean_of_all(ranks.world)]}, f"rank {rank}: {found}, {error or 'accepted'}"
+
+
+def put_beside_averages_by_parameter(ctx):
+    """What is raised for what cannot be beside that mode: uneven inputs, a fused optimizer, attached ones; then the
+    gradients of the first model."""
+    assert ctx.subject.regroup, "others do not offer to refuse all of these"
+    model, module = by_parameter(ctx, models.scalar()), models.scalar().to(ctx.device)
+    attached = by_parameter(ctx, module)
+    _apply_optimizer_in_backward(torch.optim.SGD, module.parameters(), {"lr": 1.0})
+
+    def train_unevenly():
+        with model.join():
+            for _ in range(ctx.rank):
+                trained(model, mine(ctx))
+
+    errors = {
+        "a context": caught(train_unevenly),
+        "a fused optimizer": caught(private(model, "_register_fused_optim"), torch.optim.SGD, lr=1.0),
+        "attached ones": caught(trained, attached, mine(ctx)),
+    }
+    ctx.meet("refused")
+    return errors, trained(model, mine(ctx))
+
+
+@check("DDP-167", "DDP-133", worlds=MANY, beyond=False, deadline_s=10)
+def test_what_cannot_be_beside_the_python_reducer_is_refused_at_once(ranks):
+    for rank, (errors, found) in enumerate(ranks(put_beside_averages_by_parameter)):
+        for what, error in errors.items():
+            assert error is not None, f"rank {rank}, {what}"
+            assert error.is_a(RuntimeError), f"rank {rank}, {what}: {error}"
+            assert "parameter by parameter" in error.text, f"rank {rank}, {what}: {error}"
+        assert found == {"weight": [mean_of_all(ranks.world)]}, f"rank {rank}"
+
+
+def count_calls_by_parameter(ctx):
+    """How often a hook is called in a step before a layer is thawed, and in one after it."""
+    assert ctx.subject.regroup, "others average what is thawed in their own way, or never"
+    module, calls, told = models.Branches(), [], []
+    module.b.requires_grad_(False)
+    model = by_parameter(ctx, module)
+    model.register_comm_hook(None, lambda _state, bucket: calls.append(bucket))
+    for thawed in (False, True):
+        module.b.requires_grad_(thawed)
+        calls.clear()
+        trained(model, mine(ctx), with_b=True)
+        told.append(len(calls))
+    return told
+
+
+@check("DDP-167", worlds=(1, 2))
+def test_a_hook_of_the_python_reducer_is_called_once_for_each_gradient_also_of_what_was_thawed(ranks):
+    assert ranks(count_calls_by_parameter) == [[1, 2]] * ranks.world
 
 
 class Summed(nn.Module):
