@@ -68,6 +68,7 @@ def eight_bits(ctx):
     return {
         "one scale": (ctx.group, hooks.quantization_pertensor_hook),
         "narrow channels": (ctx.group, lambda state, bucket: narrow(state, bucket)),
+        "the narrowest": (ctx.group, lambda state, bucket: hooks.quantization_perchannel_hook(state, bucket, 1)),
     }
 
 
@@ -297,10 +298,14 @@ def full_names(state: "Unknown", bucket: "torch.distributed.GradBucket") -> "Fut
     return bucket
 
 
+def one_and_the_rest(state: int, *rest: int):
+    return rest
+
+
 def annotate_as_text(ctx):
     told = [
         caught(ddp(ctx, models.scalar()).register_comm_hook, None, hook)
-        for hook in (another_bucket, another_result, full_names)
+        for hook in (another_bucket, another_result, one_and_the_rest, full_names)
     ]
     builtin = caught(private(ddp(ctx, models.scalar()), "_register_builtin_comm_hook"), "ALLREDUCE")
     return told, builtin
@@ -308,9 +313,12 @@ def annotate_as_text(ctx):
 
 @check("COMM-004", "COMM-005", worlds=(1,))
 def test_annotations_that_are_text_and_name_something_else_are_refused_and_so_is_a_built_in_hook_by_name(ranks):
-    (((*refused, of_full_names), builtin),) = ranks(annotate_as_text)
+    (((*refused, of_the_rest, of_full_names), builtin),) = ranks(annotate_as_text)
     assert_refused(refused, ValueError)
     assert of_full_names is None
+    if of_the_rest is not None:
+        assert of_the_rest.is_a(KeyError), of_the_rest
+        ranks.at_limit("parameters are known by their names")
     assert_refused([builtin], TypeError)
 
 

@@ -239,16 +239,20 @@ def test_hooks_of_a_model_on_some_ranks_count_the_active_ones_among_these(ranks)
 # -- COMM-022, COMM-028: torch's own hooks that do not average
 
 
-def train_without_averaging(ctx, schedule, name):
+def train_without_averaging(ctx, schedule, name, start):
     if name == "no-op":
         return train_hooked(ctx, schedule, None, debugging_hooks.noop_hook)
-    state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, 0, post_local_gradient_allreduce=False)
+    state = post_localSGD_hook.PostLocalSGDState(ctx.group, ctx.group, start, post_local_gradient_allreduce=False)
     return train_hooked(ctx, schedule, state, post_localSGD_hook.post_localSGD_hook)
 
 
-@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={name: name for name in ("no-op", "post-local")})
+@check("COMM-022", "COMM-028", worlds=(2, 3), scenarios={
+    "no-op": ("no-op", 0), "post-local": ("post-local", 0), "post-local, later": ("post-local", 2),
+})  # fmt: skip
 def test_torchs_own_hooks_that_do_not_average_leave_gradients_alone_whoever_is_active(ranks, scenario):
-    schedule = tuple(2 + rank for rank in range(ranks.world))
-    for rank, seen in enumerate(ranks(train_without_averaging, schedule, scenario)):
+    schedule, start = tuple(2 + rank for rank in range(ranks.world)), scenario[1]
+    right = averages(schedule, "until it starts")
+    for rank, seen in enumerate(ranks(train_without_averaging, schedule, *scenario)):
         expected = [oracle.local_gradients(one_layer(), models.divisible(rank, i)) for i in range(schedule[rank])]
-        assert seen == [numbers(each.items()) for each in expected], f"rank {rank}"
+        assert not start or gap(seen[:start], right[:start]) < NEAR, f"rank {rank}"
+        assert seen[start:] == [numbers(each.items()) for each in expected[start:]], f"rank {rank}"
