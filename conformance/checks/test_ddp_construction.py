@@ -12,7 +12,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from conformance.api import oracle
 from conformance.api.checking import MANY, WORLDS, NotRun, check
 from conformance.fixtures import models
-from conformance.fixtures.observing import TINY_MIB, assert_refused, mean_of_all, mine, takes, trained, wrapped
+from conformance.fixtures.observing import TINY_MIB, assert_refused, lowered, mean_of_all, mine, takes, trained, wrapped
 from conformance.fixtures.training import ddp, logging_data, numbers, parameters, private
 from conformance.ranks import caught
 
@@ -114,6 +114,25 @@ def test_the_constructor_defaults_are_the_documented_ones(ranks):
     assert {name: bool(value) for name, value in switches.items()} == {
         "broadcast_buffers": True, "find_unused_parameters": False, "gradient_as_bucket_view": False
     }  # fmt: skip
+
+
+def give_other_kinds(ctx):
+    """By argument, what is raised for a value that is of no use there."""
+    assert ctx.subject.regroup, "others may notice such values late, or never"
+    dtypes = {name: lowered(ctx, {name: value}) for name, value in LOWERED.items()}
+    given = [("device_mesh", "dp"), ("mixed_precision", "bfloat16"), ("param_to_hook_all_reduce", "weight")]
+    given += [("mixed_precision", each) for each in dtypes.values()]
+    told = [caught(lambda name=name, value=value: ddp(ctx, models.scalar(), **{name: value})) for name, value in given]
+    return dict(zip((*(name for name, _ in given[:3]), *dtypes), told, strict=True))
+
+
+LOWERED = {"param_dtype": torch.int8, "reduce_dtype": "half", "buffer_dtype": torch.int64}
+
+
+@check("DDP-002", worlds=(1,))
+def test_a_value_that_an_argument_cannot_take_is_refused_by_the_arguments_name(ranks):
+    for name, error in ranks(give_other_kinds)[0].items():
+        assert_refused([error], TypeError, name)
 
 
 class Blocks(nn.Module):

@@ -336,6 +336,26 @@ def test_backwards_past_the_wrapper_are_averaged_or_stay_local_and_are_warned_of
             ranks.at_limit("gradients that stay local are no matter for a warning")
 
 
+def penalise_past_the_wrapper(ctx):
+    """The warnings where each backward of a forward is followed by two of penalties on the weights, and where of two
+    wrappers around a layer only one trains it."""
+    model, shared = wrapped(ctx, models.Sum()), models.scalar()
+    training, _idle = wrapped(ctx, shared), wrapped(ctx, shared)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for n in range(3):
+            trained(model, models.divisible(ctx.rank, n).to(ctx.device))
+            for _ in range(2):
+                sum(parameter.square().sum() for parameter in model.module.parameters()).backward()
+            trained(training, mine(ctx, n + 1))
+    return [str(each.message) for each in heard]
+
+
+@check("DDP-040", worlds=(1, 2), beyond=False)
+def test_penalties_on_weights_and_a_layer_of_two_wrappers_are_nothing_to_warn_of(ranks):
+    assert ranks(penalise_past_the_wrapper) == [[]] * ranks.world
+
+
 # -- DDP-062: a program that ends behind a backward that has left a layer out
 
 
