@@ -91,6 +91,8 @@ def test_the_log_of_a_new_model_says_how_it_was_built(ranks):
         assert {name: log.get(name) for name in numbers} == numbers, f"rank {rank}"
         assert (log["module_name"], log["backend_name"], log["device_ids"]) == ("Mixture", load(ranks.backend), "")
         assert sorted(log["dtypes"].split(", ")) == ["double", "float"]
+        assert (log.get("iteration", 0), log.get("has_rebuilt_buckets", 0)) == (0, 0), "before the first iteration"
+        assert load(ranks.backend) != "gloo" or log.get("gloo_num_threads") == 2  # as many as Gloo's groups have
         assert all(type(entry) in (int, str) for entry in log.values()), "the entries are texts and whole numbers"
 
 
@@ -160,7 +162,10 @@ class Turning(models.Sum):
         return x
 
 
-LAYOUT = ("rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices", "num_buckets_reduced", "has_rebuilt_buckets")
+LAYOUT = (
+    "rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices", "num_buckets_reduced", "has_rebuilt_buckets",
+    "prev_iteration_grad_ready_order_indices",
+)  # fmt: skip
 
 
 def read_log_of_buckets(ctx):
@@ -180,10 +185,16 @@ def read_log_of_buckets(ctx):
 @check("DDP-144", "DDP-164", worlds=(1, 2))
 def test_the_log_tells_the_buckets_that_there_are_and_not_those_that_there_were(ranks):
     for first, second in ranks(read_log_of_buckets):
-        assert first == ["80, 80, 80", "5 4, 3 2, 1 0", 3, 1]
-        assert second == ["80, 80, 80", "1 0, 3 2, 5 4", 3, 1]
+        assert first == ["80, 80, 80", "5 4, 3 2, 1 0", 3, 1, "5, 4, 3, 2, 1, 0"]
+        assert second == ["80, 80, 80", "1 0, 3 2, 5 4", 3, 1, "1, 0, 3, 2, 5, 4"]
 
 
+#: between which moments of the log some of its times lie
+BETWEEN = {
+    "forward_compute_time": ("forward_compute_time_start", "backward_compute_time_start"),
+    "backward_compute_time": ("backward_compute_time_start", "backward_compute_time_end"),
+    "backward_comm_time": ("backward_comm_time_start", "backward_comm_time_end"),
+}
 MEASURED = ("forward_compute_time", "backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
 
 
@@ -235,6 +246,8 @@ def log_between_two_looks_at_the_clock(ctx):
 @check("DDP-144", worlds=(1, 2))
 def test_measured_times_are_those_of_one_iteration(ranks):
     for took, log in ranks(log_between_two_looks_at_the_clock):
+        for name, (start, end) in BETWEEN.items():
+            assert log[name] == log[end] - log[start], name
         forward, backward, sending, both = (log[name] for name in MEASURED)
         assert forward + backward <= took
         assert both <= backward

@@ -20,6 +20,11 @@ def send_buffers(ctx):
     private(model, "_default_broadcast_coalesced")(authoritative_rank=ctx.world - 1)
     own = [torch.full((3,), 1.0 + ctx.rank), torch.full((2, 2), 7 + ctx.rank)]
     model._default_broadcast_coalesced(bufs=own, bucket_size=8)
+    late, first = (torch.full((3,), 1.0 + ctx.rank) for _ in range(2))
+    send = private(model, "_distributed_broadcast_coalesced")
+    send([late], 8, ctx.world - 1)
+    send([first], 8)
+    own += [late, first]
     sent = model.module.count.item()
     model.module.count.fill_(5.0 + ctx.rank)
     caught(lambda: model._default_broadcast_coalesced(bufs=[]))  # nothing, or an error
@@ -47,7 +52,7 @@ def test_a_modules_buffers_are_sent_by_hand_from_a_rank_or_by_the_hook(ranks):
 
 @check("DDP-005", "DDP-087", worlds=(1, *MANY), beyond=False)
 def test_buffers_and_other_tensors_are_sent_from_the_rank_that_is_asked_for(ranks):
-    own = [[1.0] * 3, [[7, 7], [7, 7]]]
+    own = [[1.0] * 3, [[7, 7], [7, 7]], [float(ranks.world)] * 3, [1.0] * 3]
     assert ranks(send_buffers) == [(4.0 + ranks.world, own, 5.0 + rank) for rank in range(ranks.world)]
 
 
@@ -95,18 +100,19 @@ def test_how_many_ranks_used_each_parameter_can_be_asked(ranks):
 
 def see_whether_use_changes(ctx):
     model = wrapped(ctx, models.Branches(), find_unused_parameters=True)
-    told = []
+    told, logged = [], []
     for with_b in (False, False, True, True):
         model.zero_grad()
         model(mine(ctx), with_b=with_b).sum().backward()
         told.append(bool(private(private(model, "reducer"), "_ddp_graph_static")()))
-    log = logging_data(model)
-    return told, log.get("unused_parameter_size"), bool(log.get("can_set_static_graph", False))
+        log = logging_data(model)
+        logged.append((log.get("unused_parameter_size"), "can_set_static_graph" in log))
+    return told, logged[1][0], logged[-1], bool(log.get("can_set_static_graph", False))
 
 
 @check("DDP-144", "DDP-111", worlds=(1, 2, 3))
 def test_whether_every_iteration_used_the_same_parameters_can_be_asked(ranks):
-    assert ranks(see_whether_use_changes) == [([True, True, False, False], 0, False)] * ranks.world
+    assert ranks(see_whether_use_changes) == [([True, True, False, False], 4, (0, True), False)] * ranks.world
 
 
 def read_the_environment(ctx):
@@ -132,15 +138,15 @@ def test_the_log_tells_the_variables_of_the_environment_as_they_were_when_the_mo
 
 
 def look_through_the_class(ctx):
-    """Whether each name of the class can be asked for, as tools that document or imitate classes do; and those of torch
-    that a class attribute would hide."""
+    """Whether each name of the class can be asked for, as tools that document or imitate classes do; and whether an
+    object that was never built has an attribute of no class."""
     kind = ctx.subject.DistributedDataParallel
-    return dict(inspect.getmembers(kind))["forward"] is kind.forward
+    return dict(inspect.getmembers(kind))["forward"] is kind.forward, hasattr(kind.__new__(kind), "no_such_thing")
 
 
 @check("DDP-041", worlds=(1,))
 def test_the_class_itself_can_be_looked_through(ranks):
-    assert ranks(look_through_the_class) == [True]
+    assert ranks(look_through_the_class) == [(True, False)]
 
 
 def rebuild_by_hand(ctx):
