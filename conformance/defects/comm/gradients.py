@@ -14,7 +14,7 @@ def eight_bits_always_divided_by_all() -> None:
 @defect("DDPJ-014")
 def groups_of_a_hooks_own_are_always_whole() -> None:
     """A hook that averages over another group than the model's divides by its size, whoever is active."""
-    edit("return int(bucket.divisor_over(team.global_ranks())) if", "return team.size if")
+    edit("else bucket.divisor_over(team.global_ranks()))", "else team.size)")
 
 
 @defect("DDPJ-014")

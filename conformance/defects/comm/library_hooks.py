@@ -311,7 +311,7 @@ def low_rank_over_the_whole_world() -> None:
 @defect("COMM-026")
 def factors_of_all_buckets_in_one_place() -> None:
     """PowerSGD remembers the factors of one bucket for all."""
-    edit("found = memory.get(index)", "index = 0\n    found = memory.get(index)", within="PowerSGDState.remembered")
+    edit("q_memory_dict[self.bucket.index()]", "q_memory_dict[0]")
 
 
 @defect("COMM-029")
@@ -484,7 +484,7 @@ def optimizer_in_the_hook_asks_for_gradients_at_the_end() -> None:
 @defect("COMM-029")
 def eight_bits_hide_an_overflow() -> None:
     """A channel that holds an infinite number or none is sent with a scale of one, and the damage does not show."""
-    edit("torch.where(scale == 0,", "torch.where((scale == 0) | ~scale.isfinite(),")
+    edit(" - low) / _LEVELS", " - low) / _LEVELS\n    scale = scale.nan_to_num(1, 1)")
 
 
 @defect("COMM-029")
@@ -568,7 +568,7 @@ def foreign_buckets_are_asked_for_names() -> None:
 @defect("COMM-016")
 def foreign_buckets_are_divided_by_one() -> None:
     """A hook of the library takes a bucket that knows no divisor for one that is to be summed."""
-    edit('hasattr(bucket, "divisor_over") else team.size', 'hasattr(bucket, "divisor_over") else 1')
+    edit("return team.size\n    is_own", "return 1\n    is_own")
 
 
 @defect("COMM-026")

@@ -44,7 +44,7 @@ def _hook_then_optimizer(hook: Hook, optimizer_state: _OptimizerHookState) -> Ho
     """``hook``, and as soon as its result is there, a step of the bucket's parameters with that result."""
 
     def hook_then_optimizer_wrapper(hook_state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer, gradients, parameters = bucket.buffer(), list(bucket.gradients()), list(bucket.parameters())
+        buffer, gradients, parameters = bucket.buffer(), bucket.gradients(), bucket.parameters()
 
         @torch.no_grad()  # which the backend's thread, if it is that which calls this, does not know of
         def step(done: torch.futures.Future[torch.Tensor]) -> torch.Tensor:

@@ -44,7 +44,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> torch.futures.Fut
     """Average the bucket by PowerSGD, parameter by parameter; plain before ``state.start_powerSGD_iter`` (COMM-026)."""
     if state.iter < state.start_powerSGD_iter or bucket.buffer().is_sparse:
         return _plain(state, bucket)
-    gradients = list(bucket.gradients())
+    gradients = bucket.gradients()
     plan = plan_layers(
         tuple(tuple(gradient.shape) for gradient in gradients),
         state.matrix_approximation_rank,
@@ -85,7 +85,7 @@ def _compressed(
 class _Exchange:
     """One bucket's way through the two messages; lives until its future is complete."""
 
-    ps: list[torch.Tensor]  # [b, n, r] by group; views of p_flat, which the state keeps as scratch memory
+    ps: list[torch.Tensor]  # [b, n, r] by group; views of p_flat
     qs: list[torch.Tensor]  # [b, m, r] by group; views of the second message
     rest: list[torch.Tensor]  # views of the second message, shaped like the gradients that are not compressed
 
@@ -93,11 +93,10 @@ class _Exchange:
         self, state: PowerSGDState, bucket: GradBucket, plan: CompressionPlan, gradients: list[torch.Tensor]
     ) -> None:
         self.state, self.bucket, self.plan, self.gradients = state, bucket, plan, gradients
-        self.buffer, self.index = bucket.buffer(), bucket.index()
+        self.buffer = bucket.buffer()
         self.team = team_of(state.process_group, bucket)
         self.divisor = divisor_of(self.team, bucket)
-        self.p_flat = state.remembered(state.p_memory_dict, self.index, self.buffer, plan.p_numel)
-        self.message = self.buffer.new_empty(plan.q_numel + plan.plain_numel)
+        self.p_flat, self.message = map(self.buffer.new_empty, (plan.p_numel, plan.q_numel + plan.plain_numel))
         self.ps = split(self.p_flat, [group.p_shape for group in plan.groups])
         self.qs = split(self.message, [group.q_shape for group in plan.groups])
         plain_shapes = [tuple(gradients[position].shape) for position in plan.plain]
@@ -163,9 +162,8 @@ class _Exchange:
         for slot, position in zip(self.rest, self.plan.plain, strict=True):
             self.gradients[position].copy_(slot)
         if self.state.warm_start:
-            q_flat = self.message[: self.plan.q_numel]
-            kept = self.state.remembered(self.state.q_memory_dict, self.index, self.buffer, q_flat.numel())
-            _forget_damage(kept.copy_(q_flat))
+            kept = self.state.q_memory_dict[self.bucket.index()] = self.message[: self.plan.q_numel].clone()
+            _forget_damage(kept)
         return self.buffer
 
 

@@ -101,7 +101,7 @@ class PowerSGDState:
 
     # what the hooks remember, each by bucket index and written by the hooks only
     error_dict: dict[int, torch.Tensor]  # [bucket numel] what this rank has failed to send so far
-    p_memory_dict: dict[int, torch.Tensor]  # [p_numel] the factors P, reused as scratch memory
+    p_memory_dict: dict[int, torch.Tensor]  # a name of torch's: empty, since no factors P are kept
     q_memory_dict: dict[int, torch.Tensor]  # [q_numel] the averaged factors Q of the last iteration
     #: whose errors and whose factors Q lie where
     _errors: _ByParameter
@@ -185,13 +185,6 @@ class PowerSGDState:
             logger.info("PowerSGD at iteration %d: rate %.2f, elements %d -> %d", self.iter, *self.compression_stats())
             self.next_stats_report = self.iter + self.compression_stats_logging_frequency
 
-    def remembered(self, memory: dict[int, torch.Tensor], index: int, like: torch.Tensor, numel: int) -> torch.Tensor:
-        """The flat tensor that ``memory`` holds for a bucket, if it still fits; else zeros, which it then holds."""
-        found = memory.get(index)
-        if found is None or not _fits(found, like, numel):
-            found = memory[index] = torch.zeros(numel, dtype=like.dtype, device=like.device)
-        return found
-
     def factors_of(self, bucket: GradBucket, plan: CompressionPlan) -> torch.Tensor | None:
         """The last factors Q of all matrices of the bucket: (q_numel,); None where some matrix has none."""
         parts = _factor_parts_of(bucket, plan)
@@ -215,7 +208,7 @@ def _fits(tensor: torch.Tensor, like: torch.Tensor, numel: int) -> bool:
 
 def _names_of(bucket: GradBucket) -> list[Name]:
     if hasattr(bucket, "names"):
-        return list(bucket.names())
+        return bucket.names()  # type: ignore[no-any-return]
     return [(bucket.index(), place) for place in range(len(bucket.parameters()))]
 
 

@@ -91,8 +91,7 @@ def _encode(buffer: torch.Tensor, layout: _Layout) -> torch.Tensor:
     values = torch.nn.functional.pad(values, (0, missing)).view(layout.channels, layout.channel)
     low = values.amin(dim=1).clamp_(max=0)
     scale = (values.amax(dim=1).clamp_(min=0) - low) / _LEVELS
-    # a channel of zeros has no scale; an infinite or undefined one keeps it, so that the damage shows in the result
-    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    # of a channel of zeros the scale is 0, and levels are undefined; one that is not finite shows in the result
     zero_point = (-low / scale).round_()
     levels = (values / scale.unsqueeze(1)).round_().add_(zero_point.unsqueeze(1)).clamp_(0, _LEVELS)
     message = torch.zeros(layout.total_bytes, dtype=torch.uint8, device=buffer.device)

@@ -101,14 +101,15 @@ def team_of(group: dist.ProcessGroup | None, bucket: GradBucket) -> Team:
     return team
 
 
-def divisor_of(team: Team, bucket: GradBucket) -> int:
+def divisor_of(team: Team, bucket: Any) -> int:
     """The number by which a mean over ``team`` divides.
 
     The group's size, or inside a join context, as DDP knows, the number of its ranks that are active.
     """
-    if hasattr(bucket, "process_group") and hasattr(bucket, "divisor") and bucket.process_group() is team.group:
-        return int(bucket.divisor())
-    return int(bucket.divisor_over(team.global_ranks())) if hasattr(bucket, "divisor_over") else team.size
+    if not hasattr(bucket, "divisor"):
+        return team.size
+    is_own = bucket.process_group() is team.group
+    return int(bucket.divisor() if is_own else bucket.divisor_over(team.global_ranks()))
 
 
 def watch_of(bucket: GradBucket) -> Watch | None:

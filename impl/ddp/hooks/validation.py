@@ -53,9 +53,9 @@ def hook_name(hook: Any) -> str:
 
 def bfloat16_can_be_reduced() -> bool:
     """Whether this build can reduce bfloat16 on an accelerator."""
-    if (torch.version.cuda or torch.version.hip) and dist.is_available() and dist.is_nccl_available():
+    if (torch.version.cuda or torch.version.hip) and dist.is_nccl_available():
         return bool(torch.cuda.nccl.version() >= (2, 10))  # type: ignore[no-untyped-call]
-    return torch.xpu.is_available() and dist.is_available() and dist.is_xccl_available()
+    return torch.xpu.is_available() and dist.is_xccl_available()
 
 
 def _signature(hook: Any) -> inspect.Signature | None:
