@@ -37,8 +37,7 @@ class DelayedReduction:
     """
 
     def __init__(self, iteration: Iteration, parameters: Sequence[nn.Parameter], trigger: nn.Parameter) -> None:
-        iteration.buckets_only = False
-        self.parameters = list(parameters)
+        self.parameters = parameters
         #: kept for who copies the object
         self._trigger = trigger
         self._specs = specs_of([Managed("", parameter, sparse=False) for parameter in parameters])
@@ -57,8 +56,7 @@ class DelayedReduction:
         """Set up the delayed reduction, starting from rank 0's values (DDP-121); None where nothing is delayed."""
         if trigger is None or not parameters:
             return None
-        detached = [parameter.detach() for parameter in parameters]
-        broadcast_coalesced(iteration.team, detached, GroupRank(0), "delayed parameters")
+        broadcast_coalesced(iteration.team, parameters, GroupRank(0), "delayed parameters")
         return DelayedReduction(iteration, parameters, trigger)
 
     def names(self, module: nn.Module, fail: Fail) -> tuple[list[str], str]:
@@ -103,9 +101,8 @@ class DelayedReduction:
         """Let gradients accumulate in the buckets, from zero where they are None (DDP-123)."""
         self._follow_changes()  # now, for backward adds to them where they lie: in a bucket of others, say
         frozen = self._frozen
-        with torch.no_grad():
-            for bucket in self._queue.buckets:
-                bucket.deliver(bucket.collect(frozen, 1.0), frozen, 1)
+        for bucket in self._queue.buckets:
+            bucket.deliver(bucket.collect(frozen, 1.0), frozen, 1)
 
     def reduce(self) -> None:
         """Average the delayed gradients. What is not trained keeps the gradient that it has (DDP-058)."""

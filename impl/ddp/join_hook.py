@@ -103,7 +103,7 @@ class UnevenInputs:
         self._reducer.restore_full_values()
         self.iteration.await_futures()  # else what a buffer hook has started here may write to them afterwards
         buffers.look_up()
-        state: list[torch.Tensor] = [parameter.detach() for parameter in self._parameters]
+        state = [*self._parameters]
         formerly: Sizes | None = None
         if buffers.in_forward:
             if buffers.formerly is not None:

@@ -49,8 +49,8 @@ def synchronise_start(
             )
     settings = {"static_graph": static_graph, **config.deciding_collectives()}
     caps, number = params.verify_alike(team, settings, compared, buffers, config.caps, config.placement.device, fail)
-    state = [item.parameter for item in managed] + list(buffers.values())
-    broadcast_coalesced(team, [tensor.detach() for tensor in state], GroupRank(0), "initial model")
+    state = [*(item.parameter for item in managed), *buffers.values()]
+    broadcast_coalesced(team, state, GroupRank(0), "initial model")
     return replace(config, caps=caps, number=number)
 
 

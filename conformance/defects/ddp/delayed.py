@@ -75,7 +75,7 @@ def delayed_gradients_summed() -> None:
 @defect("DDP-121")
 def delayed_parameters_not_broadcast() -> None:
     """Delayed parameters keep each rank's own initial values."""
-    edit("[parameter.detach() for parameter in parameters]", "[]")
+    edit('parameters, GroupRank(0), "delayed', '[], GroupRank(0), "delayed')
 
 
 @defect("DDP-122")

@@ -14,11 +14,7 @@ def ignored_buffers_not_marked() -> None:
 @defect("DDP-149")
 def ignored_parameters_broadcast() -> None:
     """Ignored parameters are made equal to rank 0's at the start."""
-    edit(
-        "[item.parameter for item in managed] +",
-        "list(module.parameters()) +",
-        within="synchronise_start",
-    )
+    edit("[*(item.parameter for item in managed)", "[*module.parameters()")
 
 
 @defect("DDP-149")

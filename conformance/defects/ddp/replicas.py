@@ -19,7 +19,7 @@ from ..planting import defect, edit, swap
 @defect("DDP-025", "DDP-083")
 def buffers_not_broadcast_at_the_start() -> None:
     """Parameters are made equal at the start, buffers are not."""
-    edit("+ list(buffers.values())", "")
+    edit("for item in managed), *buffers.values()]", "for item in managed)]")
 
 
 @defect("DDP-029")
@@ -107,10 +107,7 @@ def frozen_parameters_compare_as_trained() -> None:
 @defect("DDP-025")
 def frozen_parameters_not_broadcast() -> None:
     """Only parameters that require a gradient are made equal at the start."""
-    edit(
-        "[item.parameter for item in managed] +",
-        "[item.parameter for item in managed if item.parameter.requires_grad] +",
-    )
+    edit("[*(item.parameter for item in managed)", "[*(i.parameter for i in managed if i.parameter.requires_grad)")
 
 
 @defect("DDP-025", "DDP-080", "DDPJ-022", "ZERO-008", "HOOK-044", worlds=(3,))

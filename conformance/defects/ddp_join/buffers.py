@@ -63,7 +63,7 @@ def the_last_rank_forgets_its_buffer_hook() -> None:
 @defect("DDPJ-016", "DDPJ-019")
 def a_buffer_replaced_before_the_end_is_not_the_final_one() -> None:
     """The final synchronisation sends the buffers that the model had before."""
-    edit("    buffers.look_up()\n    state:", "    state:")
+    edit("    buffers.look_up()\n    state =", "    state =")
 
 
 @defect("DDPJ-024", worlds=(3,))

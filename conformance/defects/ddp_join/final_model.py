@@ -62,10 +62,7 @@ def who_accumulates_is_not_counted() -> None:
 @defect("DDPJ-016")
 def frozen_parameters_stay_behind() -> None:
     """Frozen parameters are left out when a context ends."""
-    edit(
-        "for parameter in self._parameters]",
-        "for parameter in self._parameters if parameter.requires_grad]",
-    )
+    edit("state = [*self._parameters]", "state = [each for each in self._parameters if each.requires_grad]")
 
 
 @defect("DDPJ-020")
@@ -77,7 +74,7 @@ def ignored_buffers_are_synchronised() -> None:
 @defect("DDPJ-020")
 def ignored_parameters_are_synchronised() -> None:
     """The final broadcast covers all parameters of the module, ignored ones too."""
-    edit("in self._parameters]", "in self._buffers._module.parameters()]")
+    edit("state = [*self._parameters]", "state = [*self._buffers.module.parameters()]")
 
 
 @defect("DDPJ-021")
