@@ -73,7 +73,7 @@ def _mapping_like(original: dict[Any, Any], items: dict[Any, Any]) -> Any:
 def _with_attributes(duplicate: Any, items: Iterable[tuple[Any, Any]]) -> Any:
     """A duplicate whose attributes are the new items where they were the old ones: as those of model outputs are."""
     new_of = {id(old): new for old, new in items}
-    for name, attribute in list(getattr(duplicate, "__dict__", {}).items()):
+    for name, attribute in getattr(duplicate, "__dict__", {}).items():
         object.__setattr__(duplicate, name, new_of.get(id(attribute), attribute))
     return duplicate
 
@@ -91,8 +91,7 @@ def _object_like(original: Any, attributes: dict[str, Any]) -> Any:
 
 
 def find_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors inside ``value``, however deep, in the order in which ``map_tensors`` meets them; each container is
-    looked into once."""
+    """The tensors inside ``value``, however deep; each container is looked into once."""
     found, left, seen = [], [value], dict[int, Any]()
     while left:
         value = left.pop()
@@ -100,7 +99,7 @@ def find_tensors(value: Any) -> list[torch.Tensor]:
             found.append(value)
         elif id(value) not in seen and (items := _items(value)):
             seen[id(value)] = value  # kept, so that no other gets its id
-            left += [*items][::-1]
+            left += items
     return found
 
 

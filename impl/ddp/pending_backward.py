@@ -93,7 +93,7 @@ class Forwards:
         if pending.unused is None:
             return None
         unused = set(pending.unused)
-        for each, theirs in list(self._searched.items()):
+        for each, theirs in self._searched.items():
             sink = each.sink() if each.sink is not None and not of_all else None
             if not each.spent if sink is None else kernels.is_evaluated(sink):
                 unused &= theirs
@@ -122,7 +122,7 @@ class Forwards:
     def _will_be_synchronised(self) -> bool:
         """Whether the backward now running goes through a searched forward that was to be synchronised, though it may
         not have come to it yet: another one may have used parameters of its own."""
-        sinks = (each.sink() for each in list(self._searched) if each.sync and each.sink is not None)
+        sinks = (each.sink() for each in self._searched if each.sync and each.sink is not None)
         return any(sink is not None and kernels.is_evaluated(sink) for sink in sinks)
 
     def unnoticed(self, backward: int, index: int) -> PendingBackward | None:
@@ -204,8 +204,8 @@ def _refuse_without_model(pending: PendingBackward) -> None:
 
 
 def with_graphs(inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[torch.Tensor, Any]:
-    """The arguments of a forward that have a graph, and where it ends: those given as they are, or in containers."""
-    return {given: given.grad_fn for given in find_tensors([*inputs, *kwargs.values()]) if given.grad_fn is not None}
+    """The arguments of a forward, given as they are or in containers, and where the graph of each ends."""
+    return {given: given.grad_fn for given in find_tensors([*inputs, *kwargs.values()])}
 
 
 class OutputSink(torch.autograd.Function):

@@ -151,7 +151,7 @@ def under_no_sync_a_static_graph_may_change() -> None:
 @defect("DDP-102")
 def outputs_searched_one_level_deep() -> None:
     """Containers inside containers are not searched."""
-    edit("left += [*items][::-1]", "left += [each for each in items if isinstance(each, torch.Tensor)]")
+    edit("left += items", "left += [each for each in items if isinstance(each, torch.Tensor)]")
 
 
 @defect("DDP-102")
