@@ -624,3 +624,15 @@ def channels_are_a_little_shorter_than_asked_for() -> None:
 def hooks_on_other_groups_wait_without_looking_out() -> None:
     """PowerSGD on a group of its own does not learn that a peer has left the context by an error."""
     edit("pending.wait(watch_of(self.bucket))", "pending.wait()")
+
+
+@defect("COMM-026")
+def a_seed_draws_other_factors_than_in_torch() -> None:
+    """The generator of PowerSGD's seeds is started by another recurrence: the same on every rank, and not torch's."""
+    edit("(1812433253 * (words[-1]", "(1812433257 * (words[-1]")
+
+
+@defect("COMM-026")
+def factors_begin_as_long_as_they_were() -> None:
+    """PowerSGD starts from the last factors as they are, so that products grow with the square of the gradients."""
+    edit("orthogonalize(q, self.state.orthogonalization_epsilon)", "pass")

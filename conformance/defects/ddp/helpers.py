@@ -191,3 +191,21 @@ def by_parameter_in_a_context_is_half_done() -> None:
 def per_parameter_expects_a_gradient() -> None:
     """A gradient that the program has taken away in a hook of its own is averaged all the same."""
     edit("gradient is not None and self.due()", "self.due()")
+
+
+@defect("DDP-167")
+def what_is_thawed_is_averaged_twice() -> None:
+    """Where a part is thawed, all parameters of the Python reducer get one more hook."""
+    edit("self._parameters[len(self._handles) :]", "self._parameters")
+
+
+@defect("DDP-167")
+def an_entered_context_averages_by_parameter() -> None:
+    """A context is entered with a model that averages parameter by parameter, which nobody can shadow."""
+    edit("if entered and not self._handles:", "if entered:")
+
+
+@defect("DDP-040")
+def each_parameter_counts_as_a_backward_past_the_wrapper() -> None:
+    """A single penalty on the weights is taken for as many backwards as it reaches parameters, and warned of."""
+    edit("self._past = backward", "pass")
