@@ -119,7 +119,7 @@ def _sums(buffer: torch.Tensor | None) -> tuple[float, float]:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements, one after the other, two numbers for each that is complex."""
-    flat = tensor.detach().cpu().reshape(-1)
+    flat = tensor.cpu().reshape(-1)
     return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
 
 
