@@ -233,6 +233,6 @@ def store_with_deadline(group: dist.ProcessGroup) -> stores.StoreWithDeadline | 
     if store is None:
         return None
     guard = guard_of(group)
-    if guard is None:
+    if guard is None or stores.port_of(store) is None:
         return stores.StoreWithDeadline(store, None)
     return stores.StoreWithDeadline(guard.store, detection_s())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,10 +43,12 @@ class PerParameterReduction:
         self.watch_thawed()
 
     def watch_thawed(self) -> None:
-        """Average what has come to those parameters, too. Hooks that outlive this object do nothing."""
+        """Average what has come to those parameters, too."""
         arrived = kernels.weak_call(self._arrived)
         for parameter in self._parameters[len(self._handles) :]:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(arrived))
+            handle = parameter.register_post_accumulate_grad_hook(arrived)
+            weakref.finalize(self, handle.remove).atexit = False
+            self._handles.append(handle)
 
     def refuse_uneven_inputs(self, *, entered: bool = False) -> None:
         """RuntimeError inside a join block; where one is entered, only if gradients are averaged this way."""

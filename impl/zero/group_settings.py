@@ -64,7 +64,7 @@ class SettingsChannel:
                 raise AssertionError("the source of settings has none")
             fresh = settings.packed()
             is_new = fresh != self._last or bool(sparse)
-        header = torch.tensor([is_new], device=self._team.control_device(self._device))
+        header = torch.tensor([is_new], dtype=torch.uint8, device=self._team.control_device(self._device))
         far: dict[int, Any] = {}
         if broadcast(self._team, header, source, "zero: header for joined ranks").wait().item():
             label = "zero: settings for joined ranks"
