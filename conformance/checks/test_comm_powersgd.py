@@ -136,8 +136,12 @@ def test_a_seed_that_the_generator_does_not_take_is_refused_where_it_is_given(ra
     assert largest is None
 
 
-#: by seed of a state, the seeds of its random factors: what NumPy's RandomState(seed).randint(1_000_000_000) draws
-DRAWN = {1: (717354021, 946286476, 784077896, 491263), 2**32 - 1: (419326371, 479346978, 697429004, 269265991)}
+#: by seed of a state, the seeds of its random factors: what NumPy's RandomState(seed).randint(1_000_000_000) draws;
+#: of a state without one, that is 0
+DRAWN = {
+    1: (717354021, 946286476, 784077896, 491263), 2**32 - 1: (419326371, 479346978, 697429004, 269265991),
+    None: (209652396, 398764591, 924231285, 404868288),
+}  # fmt: skip
 
 
 def draw_factors(ctx):
@@ -145,7 +149,8 @@ def draw_factors(ctx):
     library, told = ctx.subject.powerSGD_hook, {}
     options = {"min_compression_rate": 1, "use_error_feedback": False, "warm_start": False}
     for seed, each in DRAWN.items():
-        state = library.PowerSGDState(ctx.group, 2, 0, random_seed=seed, **options)
+        seeded = {} if seed is None else {"random_seed": seed}
+        state = library.PowerSGDState(ctx.group, 2, 0, **seeded, **options)
         model = hooked(ctx, state, library.powerSGD_hook, model=Fed(8, 8))
         told[seed] = [step(model, several_rows(ctx.rank, iteration)[:8, :8]) for iteration in range(len(each))]
     return told
