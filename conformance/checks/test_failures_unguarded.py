@@ -315,24 +315,24 @@ def test_a_lost_rank_is_named_where_a_backend_starts_no_collective_any_more(rank
 class Failed(dist.Work):
     """A collective that has failed."""
 
-    error = RuntimeError("[gloo/transport] the network was away for a moment")
+    kind, text = RuntimeError, "[gloo/transport] the network was away for a moment"
 
     def wait(self, timeout=None):
-        raise self.error
+        raise self.kind(self.text)
 
     def is_completed(self):
         return True
 
 
 class Misused(Failed):
-    error = ValueError("a mistake in a call")
+    kind, text = ValueError, "a mistake in a call"
 
 
 def fail_on_all(ctx):
-    """A collective fails on all ranks, of which none is lost, once in a context and once by a mistake."""
+    """A collective fails on all ranks, of which none is lost: in a context, outside of one, and by a mistake."""
     errors = []
     with troubled_group(ctx) as bring:
-        for joined, trouble in ((True, Failed), (False, Misused)):
+        for joined, trouble in ((True, Failed), (False, Failed), (False, Misused)):
             Troubled.trouble = None
             model = ddp(ctx, models.scalar())
 
@@ -349,9 +349,10 @@ def fail_on_all(ctx):
 @check("JOIN-057", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)
 def test_where_a_collective_fails_and_no_rank_is_lost_none_is_named(ranks):
     lost = ranks.subject.PeerFailed
-    for rank, (failed, misused) in enumerate(ranks(fail_on_all, init=False, stall_s=DEADLINE_S)):
-        assert failed is None or "Every rank of this group still answers" in failed.text, f"rank {rank}: {failed}"
-        for error, kind in ((failed, RuntimeError), (misused, ValueError)):
+    for rank, (*failed, misused) in enumerate(ranks(fail_on_all, init=False, stall_s=DEADLINE_S)):
+        for error in failed:
+            assert error is None or "Every rank of this group still answers" in error.text, f"rank {rank}: {error}"
+        for error, kind in (*((each, RuntimeError) for each in failed), (misused, ValueError)):
             assert error is not None, f"rank {rank} noticed nothing"
             assert error.is_a(kind), f"rank {rank}: {error}"
             assert not error.is_a(lost), f"rank {rank}: {error}"
