@@ -552,13 +552,23 @@ def compress_and_start_again(ctx, starts, cap_mib):
     return told
 
 
+def assert_nothing_changes(ranks, cap_mib):
+    straight_on, again = (ranks(compress_and_start_again, starts, cap_mib) for starts in ((), (4, 6)))
+    assert again[0] == again[-1], "the ranks have different gradients"
+    if again != straight_on:
+        ranks.at_limit("after a restart compression begins with other factors, or forgets what was lost")
+
+
 @check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False)  # sums of more ranks depend on the place in a bucket
 def test_a_restart_from_a_saved_state_changes_nothing_where_it_changes_the_order_in_a_bucket(ranks):
-    for cap_mib in (WHOLE_MIB, TINY_MIB):
-        straight_on, again = (ranks(compress_and_start_again, starts, cap_mib) for starts in ((), (4, 6)))
-        assert again[0] == again[-1], "the ranks have different gradients"
-        if again != straight_on:
-            ranks.at_limit("after a restart compression begins with other factors, or forgets what was lost")
+    assert_nothing_changes(ranks, WHOLE_MIB)
+
+
+@check("COMM-026", "COMM-027", worlds=(1, 2), beyond=False)
+def test_a_restart_from_a_saved_state_changes_nothing_where_there_are_several_buckets(ranks):
+    """A hook whose callbacks communicate, as torch's do, may do so in another order on each rank: a matter of luck."""
+    assert ranks.subject.PeerFailed
+    assert_nothing_changes(ranks, TINY_MIB)
 
 
 class InEitherOrder(nn.Module):
