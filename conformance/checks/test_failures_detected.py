@@ -17,6 +17,7 @@ from conformance.checks.test_failures_of_programs import be_stopped, keep_the_in
 from conformance.checks.test_failures_unguarded import train_once
 from conformance.checks.test_failures_unusual import Behind
 from conformance.fixtures import models
+from conformance.fixtures.endings import killed
 from conformance.fixtures.machines import ensure_one_machine, out_of_reach
 from conformance.fixtures.training import ddp, scalar_means
 from conformance.ranks import Finished, caught
@@ -27,10 +28,6 @@ SOON = {DETECTION: "1"}  # seconds of silence
 BEAT_S = 0.2  # how often a rank then says what it does, at least
 LONGER_S = 2.5
 DEADLINE_S = 20.0
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stopped():

@@ -1,14 +1,11 @@
 """Failures whose cause is not the nearest one, waits that will never end, and what only looks like a failure."""
 
-import atexit
-import contextlib
 import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +18,7 @@ from torch import nn
 from conformance.api.checking import check
 from conformance.fixtures import models
 from conformance.fixtures.comm_hooks import summing
+from conformance.fixtures.endings import end_by, killed
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, private, scalar_means
@@ -31,10 +29,6 @@ SOON = {DETECTION: "1"}  # seconds of silence
 LATER = {DETECTION: "3"}  # waits that have lasted for longer look around more seldom
 LONGER_S = 2.5
 DEADLINE_S = 30.0
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # -- JOIN-057: who is named
@@ -455,14 +449,6 @@ def end_because_of_one_that_raised(ctx):
     except BadBatch as error:
         ctx.store.wait(["told"])
         end_by(error)
-
-
-def end_by(error):
-    """What Python does at the end of a program, where nobody has caught this error."""
-    sys.last_value = error
-    with contextlib.suppress(Exception):
-        atexit._run_exitfuncs()
-    os._exit(1)
 
 
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)

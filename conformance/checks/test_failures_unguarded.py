@@ -17,6 +17,7 @@ from conformance.api.checking import check
 from conformance.faults.injecting import read
 from conformance.faults.training import fork_store
 from conformance.fixtures import models
+from conformance.fixtures.endings import killed
 from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, scalar_means
 from conformance.ranks import Caught, Finished, caught
@@ -26,10 +27,6 @@ from conformance.subjects import DETECTION
 SOON = {DETECTION: "1"}  # seconds of silence
 LATE_S = 0.2
 DEADLINE_S = 15.0
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def with_notes(act, *args):

@@ -1,14 +1,12 @@
 """Failures that few programs meet: without a guard, with a store that ends or is asked for a short time, in collectives
 of the program's own, and by errors of an unusual kind."""
 
-import atexit
 import contextlib
 import datetime
 import os
 import re
 import signal
 import socket
-import sys
 import threading
 import time
 
@@ -18,6 +16,7 @@ import torch.distributed as dist
 from conformance.api.checking import NotRun, check
 from conformance.checks.test_failures_unguarded import a_store_that_ends, train_once, with_notes
 from conformance.fixtures import models
+from conformance.fixtures.endings import end_by, killed
 from conformance.fixtures.errors import BadBatch
 from conformance.fixtures.machines import ensure_one_machine
 from conformance.fixtures.training import ddp, gradient, scalar_means
@@ -30,10 +29,6 @@ SOON = {DETECTION: "1"}  # seconds of silence
 LATE_S = 0.2
 SHORT_S = 0.4
 DEADLINE_S = 15.0
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def names_rank(error, number):
@@ -386,14 +381,6 @@ def end_by_another_error(ctx):
         assert caught(train_once, ctx, mine[-1], 1) is not None
         end_by(BadBatch("spilled the tea"))
     return caught(train_once, ctx, mine[0], 1)
-
-
-def end_by(error):
-    """What Python does at the end of a program, where nobody has caught this error."""
-    sys.last_value = error
-    with contextlib.suppress(Exception):
-        atexit._run_exitfuncs()
-    os._exit(1)
 
 
 @check("JOIN-057", worlds=(3,), backends=("gloo",), beyond=False, deadline_s=DEADLINE_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class EndOfBackward(nn.Module):
         self._came: set[nn.Parameter] = set()  # since the last reduction
         self._now: set[nn.Parameter] = set()  # in this backward
         self._missed: list[int] = []  # those that had no gradient in the last one
-        self._awaits = {"a backward that reduces": False}
+        self._awaits = SimpleNamespace(reduction=False)  # by the backward that is to come
         #: a hook that held us would keep us for as long as our own parameters live
         me, awaits = weakref.ref(self), self._awaits
 
@@ -59,7 +60,7 @@ class EndOfBackward(nn.Module):
             model = me()
             if model is not None:
                 model._arrived(parameter)
-            elif any(awaits.values()):
+            elif awaits.reduction:
                 raise Refused("the wrapper has to be kept until its backward has ended")
 
         for parameter in self._trained:
@@ -127,7 +128,7 @@ class EndOfBackward(nn.Module):
                 raise Refused("a parameter is trained that was not when the model was wrapped")
             self._now.clear()
             self._reduces = self.require_backward_grad_sync
-            self._awaits["a backward that reduces"] = self._reduces
+            self._awaits.reduction = self._reduces
         return self.module(*given, **named)
 
     @contextmanager
@@ -161,13 +162,13 @@ class EndOfBackward(nn.Module):
     def _arrived(self, parameter: nn.Parameter) -> None:
         self._came.add(parameter)
         self._now.add(parameter)
-        meant = self.require_backward_grad_sync or any(self._awaits.values())
+        meant = self.require_backward_grad_sync or self._awaits.reduction
         if self._reduces and meant and not self._due:
             self._due = True
             torch.autograd.Variable._execution_engine.queue_callback(self._reduce)
 
     def _reduce(self) -> None:
-        self._due = self._awaits["a backward that reduces"] = False
+        self._due = self._awaits.reduction = False
         held = [each.grad if each in self._came else None for each in self._trained]
         came = [0 if grad is None else 1 + (grad.sparse_dim() if grad.is_sparse else 0) for grad in held]
         kinds = torch.tensor(came, dtype=torch.uint8)  # that any rank has: 1 dense, n + 1 sparse in n dimensions
