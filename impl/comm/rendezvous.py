@@ -142,7 +142,7 @@ class Rendezvous:
         host, port, *where, sign = said
         process = Process(*where)
         if self._process.is_on_same_machine(process):
-            state, _ = process.signs()
+            state = process.signs().state
             if state in GONE:
                 said = json.loads(store.get(f"heartbeats/{rank}"))  # it may have said why between the two looks
                 closed = Loss(rank, End.CLOSED, str(process), "", self._rank)

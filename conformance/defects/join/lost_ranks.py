@@ -128,7 +128,7 @@ def children_keep_the_connections() -> None:
 @defect("JOIN-057")
 def who_computes_counts_as_frozen() -> None:
     """A rank that keeps the interpreter is given up, although it uses a processor."""
-    edit('return now[0] not in STOPPED + GONE and (now[0] in "RD" or now[1] > then[1])', "return False")
+    edit('return now.state in "RD" or', "return False and")
 
 
 @defect("JOIN-057")
@@ -495,13 +495,13 @@ def a_frozen_store_is_waited_for() -> None:
 @defect("JOIN-057")
 def who_waits_for_a_disk_counts_as_frozen() -> None:
     """Only a process that uses a processor is late and not lost."""
-    edit("(now[0] in \"RD\" or now[1] > then[1])", "now[1] > then[1]")
+    edit('now.state in "RD" or now.used_s', "now.used_s")
 
 
 @defect("JOIN-057")
 def who_holds_the_interpreter_counts_as_at_work() -> None:
     """A process that does nothing, and lets no thread go on, is waited for as long as it is not stopped."""
-    edit("(now[0] in \"RD\" or now[1] > then[1])", "now[1] >= then[1]")
+    edit("now.used_s - then.used_s > _WORK * (now.at - then.at)", "now.used_s >= then.used_s")
 
 
 @defect("JOIN-057")
