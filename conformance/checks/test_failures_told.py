@@ -411,7 +411,7 @@ def lose_one_of_a_part(ctx, end):
 #: by what becomes of a rank: how, and what the error says of it
 LOST = {
     "killed": (killed, "has stopped answering ({process} was killed"),
-    "stopped": (stopped_for_long, "no sign of life for 1 s, as rank 1 noticed ({process} is frozen"),
+    "stopped": (stopped_for_long, "no sign of life for 1 s or more, as rank 1 noticed ({process} is frozen"),
 }
 
 

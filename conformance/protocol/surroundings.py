@@ -118,9 +118,9 @@ def simulated() -> Iterator[None]:
         else:
             sleep(seconds)
 
-    def ranks_heartbeats(detection_s: float) -> Any:
+    def ranks_heartbeats(detection_s: float, elsewhere_s: float) -> Any:
         if not scheduling.is_rank():
-            return real_heartbeats(detection_s)
+            return real_heartbeats(detection_s, elsewhere_s)
         rank = scheduling.current().number
         return SimulatedHeartbeats(_of_rank[rank].default_pg._network, rank)
 

@@ -1,7 +1,8 @@
 """The failure guard of a process group: breaks waits off when a peer has been killed or frozen, and says which one.
 
 On by default. ``JOINERY_FAILURE_DETECTION_S`` is the silence after which a rank counts as frozen, 5 s unless it is set;
-0 turns the guard off.
+0 turns the guard off. On another machine a rank that keeps the interpreter, as a large pickle does or a collection of
+garbage, cannot be told from a frozen one: unless the user has said how long, it may take 30 s.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .tally import tally_of
 #: How many seconds of silence make a rank count as frozen; 0: no guard.
 DETECTION = "JOINERY_FAILURE_DETECTION_S"
 _DETECTION_S = 5.0
+_ELSEWHERE_S = 30.0
 #: who says more, or "inf", gets a day: the system's own clocks count no further than some weeks
 _LONGEST_DETECTION_S = 86400.0
 #: how long after a failed collective its cause may become known
@@ -219,7 +221,11 @@ def guard_of(group: dist.ProcessGroup) -> Guard | None:
 def _new(group: dist.ProcessGroup) -> Guard | None:
     if not global_ranks_of(group):
         return None
-    beats = heartbeats.heartbeats_of_world(detection_s()) if group.size() > 1 else None
+    if group.size() == 1:
+        return None
+    detection = detection_s()
+    elsewhere = detection if os.environ.get(DETECTION) else _ELSEWHERE_S
+    beats = heartbeats.heartbeats_of_world(detection, elsewhere)
     return None if beats is None else Guard(group, beats)
 
 

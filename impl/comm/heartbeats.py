@@ -2,8 +2,10 @@
 
 Each process is connected to those whose ranks differ from its own by a power of two: about 2 log2(N) of them, in a
 small world all. Over each connection a thread sends one line a second, a fifth of the detection time. The end of a
-connection is the end of a process: the kernel closes it for one that is killed. One that is frozen, or whose host is
-cut off, says nothing any more. Whoever notices an end tells all others, from connection to connection.
+connection is the end of a process: the kernel closes it for one that is killed, and gives it up where the other host
+acknowledges nothing (Linux). One that is frozen says nothing any more: on this machine it is looked at; on another it
+may be one that keeps the interpreter, and is given more time. Whoever notices an end tells all others, from connection
+to connection.
 
     hello     token, rank, process              first line of each side; without the token nothing else is read
     at        what this rank does               the sign of life
@@ -29,13 +31,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from multiprocessing import util
 from typing import Any
 
 import torch.distributed as dist
 
 from . import rendezvous, stalls
+from . import store as stores
 from .losses import End, Loss, Losses, follows_from_a_peer
 from .processes import Process, Signs, has_moved
 from .tally import latest_label
@@ -60,30 +62,43 @@ class Peer:
         self.silent_s = 0.0  # counted while this process runs itself
         self.signs: Signs | None = None  # of its process, when half of the detection time had passed
         self.unread = b""
+        self.end = End.CLOSED  # what it means if the connection ends
 
     def lines(self) -> list[bytes] | None:
         """What has come since; None if the connection has ended."""
         try:
             piece = self.connection.recv(65536)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
+        except OSError as error:
+            return [] if self._goes_on(error) else None
         *whole, self.unread = (self.unread + piece).split(b"\n")
         return whole if piece and len(self.unread) <= _LONGEST_LINE else None
 
     def send(self, said: dict[str, object]) -> None:
         """One line, or nothing where the other side does not read."""
-        with suppress(OSError):
+        try:
             self.connection.send(json.dumps(said).encode() + b"\n")
+        except OSError as error:
+            self._goes_on(error)
+
+    def _goes_on(self, error: OSError) -> bool:
+        """Whether the connection does after this error; if not, which end it means."""
+        if isinstance(error, BlockingIOError):
+            return True
+        if not isinstance(error, ConnectionError):  # the network, or the other host, has acknowledged nothing
+            self.end = End.SILENT
+        return False
 
 
 class Heartbeats:
     """This process's connections in one world, and the thread that looks after them."""
 
-    def __init__(self, rank: int, size: int, address: str, store: dist.Store, detection_s: float) -> None:
+    def __init__(
+        self, rank: int, size: int, address: str, store: dist.Store, detection_s: float, elsewhere_s: float
+    ) -> None:
+        """``elsewhere_s``: the detection time for a process on another machine, which cannot be looked at."""
         self.rank = rank
         self.detection_s = detection_s
+        self._elsewhere_s = elsewhere_s
         self.losses = Losses()
         self.waits = stalls.Waits()
         #: that of the world, by a connection on which no other thread of the program waits
@@ -215,11 +230,12 @@ class Heartbeats:
     def _judge(self, peer: Peer) -> None:
         if peer.rank is None or peer.silent_s < self.detection_s / 2:
             return
-        if peer.signs is None:
+        near = self._process.is_on_same_machine(peer.process)
+        if near and peer.signs is None:
             peer.signs = peer.process.signs()
-        if peer.silent_s < self.detection_s:
+        if peer.silent_s < (self.detection_s if near else self._elsewhere_s):
             return
-        if self._process.is_on_same_machine(peer.process) and has_moved(peer.signs, peer.process.signs()):
+        if peer.signs is not None and has_moved(peer.signs, peer.process.signs()):
             peer.silent_s, peer.signs = 0.0, None
         else:
             self._report(peer, End.SILENT)
@@ -269,6 +285,7 @@ class Heartbeats:
     def _take(self, connection: socket.socket, called: int | None) -> Peer:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stores.limit_connection(connection, self.detection_s - self._beat_s)  # which begins with the next sign of life
         peer = Peer(connection, called)
         with self._lock:
             self._selector.register(connection, selectors.EVENT_READ, peer)  # ValueError once this process has left
@@ -284,7 +301,7 @@ class Heartbeats:
         if lines is None:
             self._drop(peer)
             if peer.rank is not None:
-                self._report(peer, End.CLOSED)
+                self._report(peer, peer.end)
             return
         peer.silent_s, peer.signs = 0.0, None
         for line in lines:
@@ -340,17 +357,17 @@ _beginning = threading.Lock()  # threads of a program may come to their first mo
 _begun_here: weakref.WeakSet[Heartbeats] = weakref.WeakSet()
 
 
-def heartbeats_of_world(detection_s: float) -> Heartbeats | None:
+def heartbeats_of_world(detection_s: float, elsewhere_s: float) -> Heartbeats | None:
     """The beats of the default group, begun where it was not; None where there can be none."""
     world = dist.group.WORLD
     assert world is not None  # torch.distributed knows a group that has more than one rank
     with _beginning:
         if world not in _by_world:
-            _by_world[world] = _begun(world, detection_s)
+            _by_world[world] = _begun(world, detection_s, elsewhere_s)
         return _by_world[world]
 
 
-def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
+def _begun(world: dist.ProcessGroup, detection_s: float, elsewhere_s: float) -> Heartbeats | None:
     if detection_s <= 0:
         return None
     try:
@@ -358,7 +375,7 @@ def _begun(world: dist.ProcessGroup, detection_s: float) -> Heartbeats | None:
         if found is None:
             return None
         store, address = found
-        beats = Heartbeats(world.rank(), world.size(), address, store, detection_s)
+        beats = Heartbeats(world.rank(), world.size(), address, store, detection_s, elsewhere_s)
     except OSError:  # no socket to be had: then nobody hears of this rank
         return None
     beats.start(world)

@@ -55,8 +55,8 @@ class Loss:
         match self.end:
             case End.SILENT:
                 what = (
-                    f"{name} has stopped answering: no sign of life for {detection_s:g} s, as rank {self.by} noticed "
-                    f"({self.where} is frozen, or its host or the network to it is down)"
+                    f"{name} has stopped answering: no sign of life for {detection_s:g} s or more, as rank {self.by} "
+                    f"noticed ({self.where} is frozen, or its host or the network to it is down)"
                 )
             case End.CLOSED:
                 what = f"{name} has stopped answering ({self.where} was killed, or exited without an exception)"

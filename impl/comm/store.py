@@ -138,14 +138,20 @@ def limit_silence(store: dist.Store, seconds: float) -> None:
     the store; only on Linux.
     """
     port = port_of(store)
-    option = getattr(socket, "TCP_USER_TIMEOUT", None)
-    if port is None or option is None:
+    if port is None:
         return
     with suppress(OSError):
         for _, connection in own_connections():
             with suppress(OSError):  # not connected
                 if connection.getpeername()[1] == port:
-                    connection.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
+                    limit_connection(connection, seconds)
+
+
+def limit_connection(connection: socket.socket, seconds: float) -> None:
+    """Let a connection end on which the other host acknowledges nothing for so many seconds; only on Linux."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is not None:
+        connection.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
 
 
 def _innermost(store: dist.Store) -> dist.Store:

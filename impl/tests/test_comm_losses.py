@@ -1,5 +1,6 @@
 """Which peers a failure is put down to: those that stopped by themselves, never those that fail because of them."""
 
+import errno
 import json
 import os
 import resource
@@ -207,7 +208,7 @@ def live(store, sign):
 def not_met(store):
     """The beats of rank 0 of two, whose peer on another host has left its address, where nobody answers."""
     live(store, 0)
-    return heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
+    return heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0, 5.0)
 
 
 def look(beats, seconds):
@@ -241,14 +242,14 @@ def test_a_peer_that_says_why_it_ends_just_before_its_process_is_seen_to_be_gone
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     store.set("heartbeats/1", json.dumps(["127.0.0.1", 1, own.host, own.machine, gone.pid, 1]))
-    look(beats := heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0), 0.0)
+    look(beats := heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0, 5.0), 0.0)
     assert [(each.end, each.text) for each in beats.losses.causes([0, 1], 0.0)] == [(End.RAISED, "BadBatch")]
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_the_end_of_a_peer_that_was_seen_and_never_met_is_awaited_for_as_long_as_silence_takes(monkeypatch, seen):
     monkeypatch.setattr(guard, "_CAUSE_WITHIN_S", 0.1)
-    beats = not_met(dist.HashStore()) if seen else heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    beats = not_met(dist.HashStore()) if seen else heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0, 5.0)
     look(beats, 0.0)
     found = guard.Guard.__new__(guard.Guard)
     found._beats, found._name_of = beats, {0: "rank 0", 1: "rank 1"}
@@ -263,7 +264,7 @@ def test_a_store_that_fails_before_all_are_met_cuts_this_rank_off():
         def set(self, key, value):
             raise RuntimeError("no route to host")
 
-    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", Gone(), 5.0)
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", Gone(), 5.0, 5.0)
     assert beats.cut_off
     assert beats.missing == {1}
 
@@ -275,7 +276,7 @@ def test_peers_are_met_at_the_address_by_which_this_process_reaches_the_store(ad
     except OSError:
         pytest.skip("this machine has no such address")
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-    beats = heartbeats.Heartbeats(0, 2, stores.own_address(store), store, 5.0)
+    beats = heartbeats.Heartbeats(0, 2, stores.own_address(store), store, 5.0, 5.0)
     host, port = json.loads(store.get("heartbeats/0"))[:2]
     assert host == address
     socket.create_connection((host, port), 5).close()
@@ -283,7 +284,7 @@ def test_peers_are_met_at_the_address_by_which_this_process_reaches_the_store(ad
 
 
 def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_from_spinning():
-    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0)
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0, 5.0)
     caller = socket.create_connection(beats._listener.getsockname(), 5)
     limits, begun = resource.getrlimit(resource.RLIMIT_NOFILE), time.monotonic()
     os.close(free := os.dup(0))  # the lowest that is not taken
@@ -303,7 +304,7 @@ def test_a_caller_that_cannot_be_taken_for_want_of_descriptors_keeps_the_thread_
 def test_a_guard_that_fails_says_that_its_rank_is_looked_after_no_longer(monkeypatch):
     monkeypatch.setattr(dist, "group", SimpleNamespace(WORLD=None))
     store = dist.HashStore()
-    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0)
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, 5.0, 5.0)
     beats._run(lambda: json.loads("{"))
     (end, text) = (each := json.loads(store.get("heartbeats/0"))["loss"])["end"], each["text"]
     assert end == "left"
@@ -344,6 +345,82 @@ def test_what_is_no_detection_time_is_refused(monkeypatch, said):
         guard.detection_s()
 
 
+def met(machine):
+    """The beats of rank 0 and its connection to rank 1, with the other end of it."""
+    beats = heartbeats.Heartbeats(0, 2, "127.0.0.1", dist.HashStore(), 5.0, 30.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        peer = beats._take(socket.create_connection(server.getsockname()), 1)
+        theirs = server.accept()[0]
+    peer.rank, peer.process = 1, Process("far", machine, 2**22 + 1)  # no process has that number
+    return beats, peer, theirs
+
+
+@pytest.mark.parametrize(("machine", "silent_s", "lost"), [
+    (Process.own().machine, 5.0, True), (Process.own().machine, 4.0, False),
+    ("another", 5.0, False), ("another", 29.0, False), ("another", 30.0, True),
+])  # fmt: skip
+def test_who_says_nothing_on_another_machine_may_keep_its_interpreter_and_has_longer(machine, silent_s, lost):
+    beats, peer, theirs = met(machine)
+    peer.silent_s = silent_s
+    beats._judge(peer)
+    assert beats.losses.has(1) is lost
+    theirs.close()
+    beats.close()
+
+
+@pytest.mark.parametrize(("error", "end"), [
+    (TimeoutError(), End.SILENT), (OSError(errno.EHOSTUNREACH, ""), End.SILENT),
+    (ConnectionResetError(), End.CLOSED), (None, End.CLOSED),
+])  # fmt: skip
+@pytest.mark.parametrize("sending", [False, True])
+def test_a_network_that_takes_nothing_any_more_is_silence_and_no_end_of_a_process(error, end, sending):
+    beats, peer, theirs = met("another")
+    theirs.close()
+    if error is not None:
+        peer.connection.close()
+        peer.connection = Failing(error, sending)
+    if sending:
+        peer.send({})
+    beats._selector.unregister = lambda _: None
+    beats._hear(peer)
+    assert beats.losses.causes([1], 0.0)[0].end is end
+    beats.close()
+
+
+class Failing:
+    """A connection of which the kernel tells each error once, and then its end."""
+
+    def __init__(self, error, sending):
+        self.send = self._fail if sending else len
+        self.recv = (lambda _: b"") if sending else self._fail
+        self._error = error
+
+    def _fail(self, _):
+        raise self._error
+
+    def close(self):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only on Linux")
+def test_a_connection_on_which_nothing_is_acknowledged_ends_within_the_detection_time():
+    beats, peer, theirs = met("another")
+    told = peer.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+    assert 0 < told <= 5.0 - beats._beat_s  # which begins with a sign of life
+    theirs.close()
+    beats.close()
+
+
+@pytest.mark.parametrize(("said", "seconds"), [("", 30.0), ("7", 7.0)])
+def test_who_has_said_how_long_a_rank_may_be_silent_has_said_it_of_other_machines_too(monkeypatch, said, seconds):
+    monkeypatch.setenv(guard.DETECTION, said)
+    asked = []
+    monkeypatch.setattr(guard, "global_ranks_of", lambda group: [0, 1])
+    monkeypatch.setattr(heartbeats, "heartbeats_of_world", lambda *given: asked.append(given))
+    assert guard._new(SimpleNamespace(size=lambda: 2)) is None
+    assert asked == [(float(said or 5), seconds)]
+
+
 def test_an_affected_rank_is_missed_where_nobody_else_is():
     """It had gone on after a failure that was caught, say; one with a cause of its own is waited for first."""
     made = known((1, End.SILENT, 0.0), affected=[1, 2])
@@ -369,7 +446,7 @@ class Slow(dist.HashStore):
 
 
 def beating(store, detection_s, monkeypatch):
-    beats, world = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, detection_s), Slow()
+    beats, world = heartbeats.Heartbeats(0, 2, "127.0.0.1", store, detection_s, detection_s), Slow()
     monkeypatch.setattr(heartbeats.dist, "group", SimpleNamespace(WORLD=world))
     beats.start(world)
     assert store.asked.wait(10)
@@ -397,7 +474,7 @@ def test_a_store_that_has_frozen_before_this_rank_begins_keeps_it_from_nothing(m
             time.sleep(60)
 
     monkeypatch.setattr(stores, "port_of", lambda _: 1)
-    assert heartbeats.Heartbeats(0, 2, "127.0.0.1", Frozen(), 0.5).cut_off
+    assert heartbeats.Heartbeats(0, 2, "127.0.0.1", Frozen(), 0.5, 0.5).cut_off
 
 
 def test_a_rank_leaves_no_question_to_the_store_behind_but_one_that_is_never_answered(monkeypatch):

@@ -22,13 +22,13 @@ def silence_is_not_judged() -> None:
 @defect("JOIN-057")
 def silence_of_this_machine_is_forgiven() -> None:
     """A process on the same machine counts as alive whether or not it has moved."""
-    edit("is_on_same_machine(peer.process) and has_moved(", "is_on_same_machine(peer.process) or has_moved(")
+    edit("peer.signs is not None and has_moved(peer.signs, peer.process.signs())", "peer.signs is not None")
 
 
 @defect("JOIN-057")
 def short_stops_end_the_job() -> None:
     """A rank that stands still for a second is given up at once."""
-    edit("if peer.silent_s < self.detection_s:", "if peer.silent_s < self.detection_s / 9:")
+    edit("peer.silent_s < (self.detection_s if near else self._elsewhere_s)", "peer.silent_s < self.detection_s / 9")
     edit("or peer.silent_s < self.detection_s / 2:", "or peer.silent_s < self.detection_s / 9:")
 
 
