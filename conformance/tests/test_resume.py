@@ -7,7 +7,6 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from io import StringIO
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,7 +143,7 @@ def test_a_run_that_was_killed_and_then_interrupted_becomes_whole_and_repeats_no
 def header_bytes(*words):
     """The size of the header that a run with these words writes."""
     catalogue, given = load(), parser().parse_args(["run", *words])
-    asked = command._asked(given, catalogue, Path(given.checks), [])
+    asked = command.ask.asked(given, list(catalogue.by_id), given.checks)
     return len(json.dumps(command._header(asked, catalogue), ensure_ascii=False).encode())
 
 
