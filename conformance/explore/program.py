@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any
 
 from reports.records.lines import loads
@@ -20,7 +21,7 @@ class Program:
     choices: Mapping[str, str] = field(default_factory=dict)  # by axis; plain ones are left out
     layers: int = 1  # linear layers beside those that the choices ask for
     takes: tuple[int, ...] = ()  # chained wiring: which earlier layer feeds each layer, taken modulo their number
-    counts: tuple[int, ...] = (2, 2, 2, 2)  # iterations of each rank; uneven schedules only
+    counts: tuple[int, ...] = (2, 2, 2, 2)  # iterations of each rank, over and over; uneven schedules only
     iterations: int = 2  # of everybody, in even schedules
     at: int = 0  # the iteration in which the acts of the program happen
     order: int = 0  # by how many places the layers are rotated
@@ -51,7 +52,8 @@ class Program:
         even = (self.iterations,) * size
         if self["schedule"] == "even" or not self.in_context(block):
             return even
-        uneven = _uneven(self.counts[:size], 0 if self["schedule"] == "none on some" else 1)
+        counts = tuple(islice(cycle(self.counts), size))
+        uneven = _uneven(counts, 0 if self["schedule"] == "none on some" else 1)
         return (*uneven[1:], uneven[0]) if block and self["blocks"] == "second turned" else uneven
 
     @property

@@ -97,6 +97,12 @@ def test_uneven_schedules_are_never_even():
         assert (0 in made) == (shape == "none on some")
 
 
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_every_rank_has_a_count(world):
+    made = Program({"world": str(world), "context": "Join", "schedule": "uneven"}, counts=(3, 1, 2)).schedule(0)
+    assert made == (3, 1, 2, 3, 1, 2, 3, 1)[:world]
+
+
 # -- drawing and making smaller
 
 
