@@ -457,8 +457,8 @@ class Slipping(torch.optim.SGD):
 
 def go_on_after_failures(ctx, make, kind):
     """Steps fail in closures, which have set a rate by then, in the optimizer, or in one of torch's that refuses sparse
-    gradients; the groups' settings each time."""
-    params, seen = some_parameters(ctx), []
+    gradients; the groups' settings each time. Each of eight ranks owns something, or it would fail in no step."""
+    params, seen = [*some_parameters(ctx), *some_parameters(ctx)], []
     optimizer = make(params, kind or torch.optim.SGD, lr=1.0, momentum=0.5)
     for iteration in range(4):
         def closure(iteration=iteration):
