@@ -573,17 +573,20 @@ def test_gradients_that_are_kept_in_a_narrower_dtype_are_averaged_in_it_or_refus
 
 
 def drop_before_backward(ctx, options):
-    """The wrapper is a temporary, in an iteration that is synchronised and in one that is not.
+    """The wrapper is dropped, in an iteration that is synchronised, in one that is not, and behind its backward.
 
     By iteration, what the backward raises and the gradient after it; before it, the same gradient is asked for by
-    itself, which is left alone.
+    itself, which is left alone. Behind a backward a second one goes through the same graph.
     """
     seen = []
-    for synchronised in (True, False):
+    for synchronised, behind in ((True, False), (False, False), (True, True)):
         module = models.scalar().to(ctx.device)
         model = ddp(ctx, module, **options)
         with nullcontext() if synchronised else model.no_sync():
             loss = model(models.place(ctx.rank, 0).to(ctx.device)).sum()
+        if behind:
+            loss.backward(retain_graph=True)
+            module.zero_grad()
         del model
         asked = caught(torch.autograd.grad, loss, [module.weight], retain_graph=True)
         seen.append((asked, caught(loss.backward), None if module.weight.grad is None else gradient(module.weight)))
@@ -594,14 +597,14 @@ def drop_before_backward(ctx, options):
 def test_gradients_of_a_model_that_is_dropped_before_its_backward_are_averaged_or_refused(ranks):
     mean = sum(models.place(rank, 0).item() for rank in range(ranks.world)) / ranks.world
     told = [ranks(drop_before_backward, options) for options in ({}, {"find_unused_parameters": True})]
-    for rank, ((asked, refused, averaged), (_, error, local)) in enumerate(told[0] + told[1]):
+    for rank, ((asked, refused, averaged), *others) in enumerate(told[0] + told[1]):
         rank %= ranks.world
         assert asked is None, f"rank {rank}: {asked}"
         if refused is None:
             assert averaged == mean, f"rank {rank}"
         else:
             assert refused.is_a(RuntimeError), f"rank {rank}: {refused}"
-        assert (error, local) == (None, models.place(rank, 0).item()), f"rank {rank}"
+        assert [each[1:] for each in others] == [(None, models.place(rank, 0).item())] * 2, f"rank {rank}"
 
 
 # -- DDP-049: a module that calls backward by itself

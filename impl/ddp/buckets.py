@@ -415,14 +415,9 @@ class Bucket:
         return rows.to(self.spec.dtype)
 
     def _no_rows(self) -> torch.Tensor:
-        parameter, dtype = self.parameters[0], self.spec.dtype
-        return torch.sparse_coo_tensor(
-            torch.empty((1, 0), dtype=torch.int64, device=parameter.device),
-            torch.empty((0, *parameter.shape[1:]), dtype=dtype, device=parameter.device),
-            parameter.shape,
-            dtype=dtype,
-            device=parameter.device,
-        )
+        parameter = self.parameters[0]
+        rows = torch.empty((0, *parameter.shape[1:]), dtype=self.spec.dtype, device=parameter.device)
+        return torch.sparse_coo_tensor(rows.new_empty((1, 0), dtype=torch.int64), rows, parameter.shape)
 
     def kept_gradient(self, place: int) -> torch.Tensor | None:
         """The gradient that the parameter at ``place`` keeps if nobody used it; between ``collect`` and ``deliver``."""

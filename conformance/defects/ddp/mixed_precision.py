@@ -29,7 +29,7 @@ def what_is_thawed_behind_an_open_forward_stays_local_at_first() -> None:
 @defect("DDPJ-009")
 def a_rank_that_leaves_a_forward_open_has_low_rows() -> None:
     """A joined rank's table of no rows has the dtype to which an open forward has lowered it, and not the others'."""
-    edit("self.parameters[0], self.spec.dtype", "self.parameters[0], self.parameters[0].dtype", within="_no_rows")
+    edit("dtype=self.spec.dtype", "dtype=parameter.dtype", within="_no_rows")
 
 
 @defect("DDP-136")
