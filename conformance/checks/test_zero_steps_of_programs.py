@@ -684,7 +684,7 @@ def test_a_graph_that_has_saved_parameters_of_before_a_step_is_an_error_on_every
 def step_together(ctx):
     """Whether LBFGS is refused; else where its steps are not those of the ordinary one."""
     def train(make):
-        params = some_parameters(ctx)
+        params = [*some_parameters(ctx), *some_parameters(ctx)]  # each of eight ranks owns some
         optimizer = make(params, lr=0.5, max_iter=2)
 
         def closure():

@@ -54,7 +54,7 @@ class Driver:
         os.environ.pop("PYTEST_ADDOPTS", None)
         arguments = [
             *map(str, files), "-p", __name__, "-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts=",
-            "--rootdir", str(root), "-o", "verbosity_assertions=2", *more,
+            "--rootdir", str(root), "-o", "verbosity_assertions=2", "-o", "faulthandler_timeout=0", *more,
         ]  # fmt: skip
         return int(pytest.main(arguments, plugins=[self, *plugins]))
 
@@ -239,14 +239,20 @@ def _begin(session: pytest.Session) -> None:
     gc.enable()
     suite_run.reporter.begin(len(session.items))
     if suite_run.asked.jobs > 1:
+        session.items.sort(key=lambda item: not _may_break(item))  # waits for hangs: first, and first to be told
         functions = [item for item in session.items if isinstance(item, pytest.Function)]
         simple = [item for item in functions if is_simple(item)]
         items = [item for item in simple if suite_run.ended(case_of(item), check_of(item)) is None]
-        items.sort(key=lambda item: not suite_run.may_break(case_of(item), check_of(item)))  # waits for hangs: first
         calls = {item.nodeid: Detached(suite_run, item) for item in items}
         kinds = {key: (call.place.subject, call.place.world) for key, call in calls.items() if call.may_reuse}
         _explain_between_items(config)
         config.stash[AHEAD] = Ahead(suite_run.asked.jobs + WAITING, suite_run.turns, calls, kinds)
+
+
+def _may_break(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or not is_simple(item):
+        return False
+    return item.config.stash[SUITE_RUN].may_break(case_of(item), check_of(item))
 
 
 class TakenOver(Exception):

@@ -227,7 +227,7 @@ class Shard:
         for (_, listed), (_, members) in same or zip(looked_at, present, strict=False):  # or: made anew
             for old, new in zip(listed, members, strict=True) if len(listed) == len(members) else ():
                 if old not in here and new not in owner_of:
-                    owner_of[new], sent[new] = owner_of[old], sent[old]
+                    owner_of[new] = owner_of[old]
         owners = list(map(owner_of.get, now))
         self._memory = Memory(now, owners)
         self.plan = ShardPlan.greedy(numels_of(now), self.team.size, self._memory.first, owners)
