@@ -1,6 +1,8 @@
 """The run at work: whole runs over made-up checks, their records, reports and exit statuses."""
 
 import signal
+import subprocess
+import sys
 import time
 import uuid
 import xml.etree.ElementTree as ElementTree
@@ -218,3 +220,14 @@ def test_the_marks_that_the_test_above_looks_for_can_be_found(tmp_path):
     finally:
         process.kill()
         process.communicate(timeout=20)
+
+
+def test_what_may_break_runs_first_and_is_recorded_as_it_ends(tmp_path):
+    words = ["--subject", "torch", "--select", "ZERO-011", "--worlds", "2", "--jobs", "2", "--out", tmp_path]
+    done = subprocess.run([sys.executable, "-m", "conformance", "run", *words], cwd=fakes.HOME, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    rows = read(tmp_path / "conformance.jsonl").rows
+    broken = {row["check"] for row in rows if row["deviation"]}
+    first = [row["check"] in broken for row in rows]
+    assert len(broken) < len({row["check"] for row in rows})
+    assert first == sorted(first, reverse=True)
