@@ -219,9 +219,7 @@ def guard_of(group: dist.ProcessGroup) -> Guard | None:
 
 
 def _new(group: dist.ProcessGroup) -> Guard | None:
-    if not global_ranks_of(group):
-        return None
-    if group.size() == 1:
+    if not global_ranks_of(group) or group.size() == 1:
         return None
     detection = detection_s()
     elsewhere = detection if os.environ.get(DETECTION) else _ELSEWHERE_S

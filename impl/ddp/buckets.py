@@ -417,7 +417,8 @@ class Bucket:
     def _no_rows(self) -> torch.Tensor:
         parameter = self.parameters[0]
         rows = torch.empty((0, *parameter.shape[1:]), dtype=self.spec.dtype, device=parameter.device)
-        return torch.sparse_coo_tensor(rows.new_empty((1, 0), dtype=torch.int64), rows, parameter.shape)
+        none = rows.new_empty((1, 0), dtype=torch.int64)
+        return torch.sparse_coo_tensor(none, rows, parameter.shape, dtype=rows.dtype, device=rows.device)
 
     def kept_gradient(self, place: int) -> torch.Tensor | None:
         """The gradient that the parameter at ``place`` keeps if nobody used it; between ``collect`` and ``deliver``."""
