@@ -285,7 +285,8 @@ class Heartbeats:
     def _take(self, connection: socket.socket, called: int | None) -> Peer:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        stores.limit_connection(connection, self.detection_s - self._beat_s)  # which begins with the next sign of life
+        # which begins with the next sign of life, when that is repeated for the first time
+        stores.limit_connection(connection, self.detection_s - 1.25 * self._beat_s)
         peer = Peer(connection, called)
         with self._lock:
             self._selector.register(connection, selectors.EVENT_READ, peer)  # ValueError once this process has left
