@@ -491,6 +491,40 @@ def test_after_a_step_that_failed_the_optimizer_has_its_groups_and_takes_the_pre
         assert_went_on(ranks(fail_in_the_optimizer, how), how)
 
 
+def fail_in_the_second_group(ctx, interleaved):
+    """A setting of the biases fails the step on every rank, which owns some of both groups in the only bucket."""
+    group = group_of(ctx)
+    wrapped = ddp(ctx, models.Sum().to(ctx.device), process_group=group)
+    members = list(wrapped.parameters())
+    groups = [{"params": members[0::2]}, {"params": members[1::2]}]
+    options = {"process_group": group, "overlap_with_ddp": True, "lr": 0.5}
+    zero = ctx.subject.ZeroRedundancyOptimizer(groups, torch.optim.SGD, **options)
+    hook = factory_of(ctx, interleaved)(ctx.subject.default_hooks.allreduce_hook, wrapped, zero, True)
+    wrapped.register_comm_hook(group, hook)
+    pair = Pair(wrapped, zero, group, ctx.rank)
+    iteration(pair, 0)
+    zero.param_groups[1]["lr"] = None
+    failed = caught(iteration, pair, 1) is not None
+    zero.param_groups[1]["lr"] = 0.5
+    pair.ddp(pair.batch(2))
+    return failed, parameters(pair.model)
+
+
+@check("HOOK-037", worlds=(2, 3), deadline_s=DEADLINE_S, beyond=False)
+def test_the_forward_after_a_step_that_failed_half_way_begins_with_what_had_been_stepped(ranks):
+    assert ranks.subject.PeerFailed
+    model = models.Sum()
+    first, second = (overlapping.averaged(model, number, range(ranks.world), ranks.world) for number in (0, 1))
+    halfway = {name: mean for name, mean in second.items() if name.endswith("weight")}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for average in (first, halfway):
+        optimizer.zero_grad()
+        overlapping.give(model, average)
+        optimizer.step()
+    for interleaved, results in ranks.each(fail_in_the_second_group, (False, True)):
+        assert results == [(True, parameters(model))] * ranks.world, f"interleaved={interleaved}"
+
+
 # -- HOOK-018: states of other types than their parameters
 
 

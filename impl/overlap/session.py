@@ -87,7 +87,7 @@ class OverlapSession:
         self._plan_seen: object = None
         # parameters in no bucket of that plan, since nobody uses them
         self._left_out: dict[int, torch.Tensor] = {}
-        # buckets of this iteration by index; all but the unfinished ones are done with
+        # buckets of this iteration by index; the first so many are stepped and sent, or about to be
         self._flights: list[InFlight] = []
         self._completed = 0
         # what is being published, in the order of its start; all but the first so many have not advanced yet
@@ -130,6 +130,7 @@ class OverlapSession:
         due_flights = self._flights[self._completed : due]
         if not due_flights:
             return
+        self._completed = due  # also if a step fails half-way: what it has moved by then is sent
         watch = ddp.reducer.iteration.watch()
         if self._clipping is not None or not self._overlap.in_parts:  # which need all gradients at once
             for flight in due_flights:
@@ -140,7 +141,6 @@ class OverlapSession:
             self._step(due_flights)
         for flight in due_flights:
             self._step_and_send(ddp, flight, watch)
-        self._completed = due
         if last:
             self._receive(watch)  # the next forward needs all owners' parameters (HOOK-019)
             self._overlap.end()

@@ -175,6 +175,13 @@ def a_window_that_failed_half_way_is_not_sent() -> None:
     edit("in self._layout.parts if self._completed else ():", "in self._layout.parts[: self._completed]:")
 
 
+@defect("HOOK-037", worlds=(2,))
+def a_step_that_failed_half_way_is_not_sent() -> None:
+    """Behind a step that failed, nothing is sent of the buckets that it was about to step."""
+    edit("self._completed = due", "pass", within="_advance")
+    edit("watch)\n    if last:", "watch)\n    self._completed = due\n    if last:", within="_advance")
+
+
 @defect("HOOK-018")
 def only_the_last_parameter_is_looked_for() -> None:
     """Whether parameters still lie in their flat tensors is asked of the last one only: others drift apart."""
