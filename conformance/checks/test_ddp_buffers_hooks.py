@@ -222,6 +222,20 @@ def test_what_cannot_be_called_is_refused_and_leaves_the_broadcast_in_place(rank
         assert seen == [0.0, 1.0]
 
 
+def register_at_no_place(ctx):
+    model = counting(ctx)
+    return caught(private(model, "_register_buffer_comm_hook"), None, add_up, "later")
+
+
+@check("DDP-094", worlds=(1,))
+def test_an_unknown_location_is_refused_with_the_names_of_those_that_there_are(ranks):
+    assert ranks.subject.PeerFailed  # others take it, and never call the hook
+    (error,) = ranks(register_at_no_place)
+    assert_refused([error], TypeError)
+    assert "PRE_FORWARD" in error.text, error
+    assert "POST_FORWARD" in error.text, error
+
+
 # -- DDP-095: futures
 
 

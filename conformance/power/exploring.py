@@ -18,6 +18,7 @@ from typing import Any
 
 from reports.records.lines import whole_lines
 
+from ..child import end_with_parent
 from ..engine.judgement import BROKEN, OK
 from ..explore.session import RECORD as EXPLORED
 from ..faults import known
@@ -120,7 +121,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "conformance", command, *words], env={**os.environ, VARIABLE: mutant},
-        capture_output=True, text=True, timeout=seconds + _START_S, check=False,
+        capture_output=True, text=True, timeout=seconds + _START_S, check=False, preexec_fn=end_with_parent,
     )  # fmt: skip
 
 

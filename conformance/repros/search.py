@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..child import end_with_parent
 from ..ranks.backends import LOOPBACK
 from . import Case
 from .script import schedule, write
@@ -48,7 +49,7 @@ def run(script: Path, python: Path | None = None) -> Shown:
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [python or sys.executable, script.name], cwd=script.parent, env={**LOOPBACK, **environment}, text=True,
-            stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=errors, start_new_session=True, preexec_fn=end_with_parent,
         )  # fmt: skip
         try:
             output, _ = process.communicate(timeout=LONGEST_S)

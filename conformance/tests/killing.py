@@ -27,7 +27,7 @@ from reports.records.lines import whole_lines
 from . import fakes
 
 KINDS = ("conformance", "perf", "nightly", "board")
-_MARK = "JOINERY_KILL_MARK"
+MARK = "JOINERY_KILLMARK"
 _GONE_S = 120.0  # for all to be gone: a fork server that is still importing torch sees its driver's end only then
 _LIMIT_S = 900.0  # for a run of seconds, on a loaded machine
 _EVERY = 8  # so often a run goes to its end
@@ -120,7 +120,7 @@ class Kind:
 
     def start(self, mark: str) -> subprocess.Popen[bytes]:
         path = os.pathsep.join([str(fakes.HOME), str(self.place)])
-        environment = {**os.environ, "PYTHONPATH": path, _MARK: mark}
+        environment = {**os.environ, "PYTHONPATH": path, MARK: mark}
         return subprocess.Popen(
             [sys.executable, *shlex.split(_COMMANDS[self.name])], cwd=self.place, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(self.place / "said").open("ab"),
@@ -192,7 +192,7 @@ def _marked(mark: str) -> dict[int, str]:
     found = {}
     for entry in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            if f"{_MARK}={mark}".encode() in Path("/proc", entry, "environ").read_bytes():
+            if f"{MARK}={mark}".encode() in Path("/proc", entry, "environ").read_bytes():
                 found[int(entry)] = Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
         except OSError:  # it has ended, or is another user's
             continue

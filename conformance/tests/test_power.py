@@ -5,8 +5,11 @@ import builtins
 import fnmatch
 import itertools
 import json
+import os
 import re
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,8 @@ from conformance.power.rate import ALL, rates, wilson
 from conformance.power.reach import Mapped, Reach, Store
 from conformance.power.triage import Judged, judged
 from conformance.workers import Answered
+
+from . import killing
 
 SOURCE = '''"""Made up for a test."""
 
@@ -298,6 +303,24 @@ def test_survivors_that_count_meet_faults_and_random_programs_and_die_of_them(tm
     assert met == ["a", "b"]  # once each
     assert [row["end"] for row in rows] == ["killed", "not reached", "survived", "killed"]
     assert ended["a"]["by"] == exploring.PROGRAMS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+def test_what_survivors_meet_ends_with_the_measurement(tmp_path):
+    begun, stands_in = tmp_path / "begun", tmp_path / "command"
+    stands_in.write_text(f"#!/bin/sh\ntouch {begun}\nexec sleep 60\n")
+    stands_in.chmod(0o755)
+    program = (
+        "import sys\nfrom conformance.power import exploring\n"
+        f"sys.executable = {str(stands_in)!r}\nexploring._run('faults', [])"
+    )
+    environment = {**os.environ, killing.MARK: "measured"}
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as measuring:
+        while not begun.exists():
+            assert measuring.poll() is None
+            time.sleep(0.05)
+        measuring.kill()
+    assert killing.alive("measured", 10.0) == {}
 
 
 @pytest.mark.parametrize("by", [exploring.MATRIX, exploring.PROGRAMS])
