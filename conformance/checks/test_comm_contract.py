@@ -419,6 +419,28 @@ def test_what_a_hook_puts_into_a_bucket_may_have_fewer_elements(ranks, scenario)
         assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in local]
 
 
+def replace_again_and_again(ctx):
+    """A hook that replaces the buffer several times, once by fewer elements; whether the last one is shown."""
+    told = []
+
+    def hook(_state, bucket):
+        local = bucket.buffer()
+        for others in ([behind(local * 2)], [behind(local * 2), local[::2].clone()]):
+            for new in (*others, local * 3):
+                bucket.set_buffer(new)
+            told.append(torch.equal(torch.cat([each.flatten() for each in bucket.gradients()]), local * 3))
+        return done(bucket.buffer())
+
+    return steps(ctx, hooked(ctx, None, hook)), told
+
+
+@check("COMM-016", worlds=(1, 2))
+def test_a_hook_may_replace_the_buffer_again_and_again(ranks):
+    for rank, (seen, told) in enumerate(ranks(replace_again_and_again)):
+        assert all(told), f"rank {rank}: gradients() are not where buffer() is"
+        assert seen == [{name: [3 * v for v in values] for name, values in each.items()} for each in alone([rank])]
+
+
 # -- a group whose ranks are not those of the world
 
 

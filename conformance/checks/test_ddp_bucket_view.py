@@ -189,7 +189,10 @@ def thaw_a_layer_in_common(ctx):
             for model in pair:
                 model.zero_grad(set_to_none=False)
             forwards = pair if iteration % 3 else pair[::-1]
-            sum(model(mine(ctx)).sum() for model in forwards).backward()
+            loss = sum(model(mine(ctx)).sum() for model in forwards)
+            if ctx.rank == ctx.world - 1:  # others have sent one bucket, and go on
+                loss.register_hook(lambda _: time.sleep(LATE_S))
+            loss.backward()
             seen.append([gradient(each.weight) for each in (shared, *(model.module.own for model in pair))])
 
     return caught(train), seen

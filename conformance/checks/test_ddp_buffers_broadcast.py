@@ -369,6 +369,53 @@ def test_a_buffer_that_the_module_replaced_is_followed(ranks):
     assert ranks(replace_the_buffer) == [[0.0, 100.0, 200.0, 300.0]] * ranks.world
 
 
+class Spared(nn.Module):
+    """Its only buffer is used by nobody."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.layer = models.scalar()
+        self.register_buffer("spare", torch.full((4,), value))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def take_the_only_buffer_away(ctx):
+    model, seen = wrapped(ctx, Spared(float(ctx.rank))), []
+    for number in range(3):
+        if number:
+            model.module._buffers.pop("spare", None)
+        model.zero_grad()
+        model(models.divisible_scalar(ctx.rank, number)).sum().backward()
+        seen.append(model.module.layer.weight.grad.item())
+    return seen
+
+
+@check("DDP-084", worlds=MANY, beyond=False)
+def test_training_goes_on_without_the_only_buffer(ranks):
+    assert ranks.subject.PeerFailed  # torch's own fails by an assertion of its C++ code; no document speaks of it
+    assert ranks(take_the_only_buffer_away) == [scalar_means((3,) * ranks.world)] * ranks.world
+
+
+def empty_on_some(ctx, emptied):
+    """How a forward ended before which some ranks have replaced their only buffer by one without elements."""
+    model = wrapped(ctx, Spared(float(ctx.rank)))
+    trained(model, mine(ctx))
+    if ctx.rank in emptied:
+        model.module.spare = torch.zeros(0, device=ctx.device)
+    return caught(model, mine(ctx))
+
+
+@check("DDP-080", worlds=(2, 3), backends=("gloo",), beyond=False, deadline_s=8)
+def test_ranks_whose_buffers_have_no_elements_where_those_of_rank_0_have_some_are_told(ranks):
+    assert ranks.subject.PeerFailed  # others abort
+    for emptied in ({0}, set(range(1, ranks.world))):
+        first, *others = ranks(empty_on_some, emptied)
+        assert first is None, f"rank 0, empty on {emptied}: {first}"
+        assert all(error is not None and error.is_a(RuntimeError) for error in others), f"empty on {emptied}: {others}"
+
+
 LONG = 20  # elements of the buffer in the middle, at first
 
 

@@ -276,6 +276,25 @@ def test_a_context_that_was_built_before_a_change_of_partners_averages_over_that
         assert seen == expected[: schedule[rank]], f"rank {rank}"
 
 
+def meet_under_a_context(ctx, parts, schedule):
+    """Two groups, in which unequally many models have been made, move to one of all ranks and train unevenly."""
+    (group,) = [group for group, inside in ((dist.new_group(part), part) for part in parts) if ctx.rank in inside]
+    if ctx.rank in parts[0]:
+        steps(ctx, wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=group), count=1)
+    model = wrapped(ctx, models.Sum(), bucket_cap_mb=TINY_MIB, process_group=group)
+    private(model, "_update_process_group")(ctx.group)
+    with model.join():
+        return steps(ctx, model, count=schedule[ctx.rank])
+
+
+@check("DDP-162", worlds=(3,), deadline_s=8, beyond=False)
+def test_models_of_different_groups_that_have_moved_to_one_are_joined_in_it(ranks):
+    schedule = [2, 1, 3]
+    expected = unevenly_alone(range(ranks.world), schedule)
+    for rank, seen in enumerate(ranks(meet_under_a_context, ((0, 1), (2,)), schedule)):
+        assert seen == expected[: schedule[rank]], f"rank {rank}"
+
+
 # -- DDP-165: hooks
 
 

@@ -391,6 +391,7 @@ def test_what_is_left_out_and_then_used_under_no_sync_is_averaged_or_refused(ran
     for rank, (error, found) in enumerate(ranks(use_inside_what_is_left_out)):
         if error is not None:
             assert error.is_a(RuntimeError), error
+            assert "skip_all_reduce_unused_params" in error.text, error
             ranks.at_limit("what is left out of reductions must not be used under no_sync either")
         else:
             assert found == {"a.weight": [2 * mean], "b.weight": [mean]}, f"rank {rank}"

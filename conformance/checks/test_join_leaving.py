@@ -203,7 +203,12 @@ def copy_a_model_inside(ctx):
         twins = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
     configs, before = [tuple(each._join_config) for each in twins], len(ctx.trace())
     found = [iterate_once(ctx, twin) for twin in twins]
-    return configs, found, control_messages(ctx.trace()[before:])
+    silent = control_messages(ctx.trace()[before:])
+    for twin in twins:
+        with ctx.subject.Join([twin]):
+            found.append(iterate_once(ctx, twin))
+        configs.append(tuple(twin._join_config))
+    return configs, found, silent
 
 
 def copy_a_joinable_inside(ctx):
@@ -221,7 +226,7 @@ def copy_a_joinable_inside(ctx):
 def test_after_a_block_copies_of_a_model_that_were_made_inside_are_bound_by_no_context(ranks):
     (mean,) = scalar_means((1,) * ranks.world)
     for seen in ranks(copy_a_model_inside, trace=True):
-        assert seen == ([DISABLED] * 2, [mean] * 2, []), f"after leaving: {seen}"
+        assert seen == ([DISABLED] * 4, [mean] * 4, []), f"after leaving: {seen}"
 
 
 @check("JOIN-038", worlds=(1, 2, 3), deadline_s=8, beyond=False)

@@ -374,6 +374,25 @@ def load_what_is_kept(ctx):
     return [*found, gap, f"states {lost} are gone" if lost else difference(kept, loaded)]
 
 
+def hooks_after_saving(ctx):
+    """How many hooks an optimizer has whose state was saved and loaded several times."""
+    parameters, zero, _ = trained(ctx, "Adam", in_two_groups)
+    registries = [name for name, value in vars(zero).items() if name.endswith("_hooks") and isinstance(value, dict)]
+    before = {name: len(vars(zero)[name]) for name in registries}
+    for _ in range(3):
+        zero.consolidate_state_dict(0)
+        if ctx.rank == 0:
+            zero.load_state_dict(zero.state_dict())
+    return before, {name: len(vars(zero)[name]) for name in registries}
+
+
+@check("ZERO-017", worlds=MANY)
+def test_saving_and_loading_leave_no_hooks_behind(ranks):
+    for before, after in ranks(hooks_after_saving):
+        assert before
+        assert after == before
+
+
 @check("ZERO-018", worlds=MANY)
 def test_loading_leaves_the_dictionary_as_it_was_and_so_does_the_next_step(ranks):
     assert ranks(load_what_is_kept) == [[None] * 4] * ranks.world

@@ -157,10 +157,10 @@ class GradBucket:
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
         """Replace the flat tensor; ``gradients`` shows the new one from now on (wrapped hooks read it, COMM-021)."""
-        if buffer.is_sparse or self._flat.is_sparse:  # of one parameter
+        flat, views = self._own
+        if buffer.is_sparse or flat.is_sparse:  # of one parameter
             self._views = [buffer]
-        elif buffer.numel() == self._flat.numel():
-            flat, views = self._own
+        elif buffer.numel() == flat.numel():
             self._views = views_like(views, flat, buffer.reshape(-1))
         self._flat = buffer
 

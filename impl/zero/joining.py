@@ -247,7 +247,7 @@ class Joining:
 def _loss_here(told: tuple[Any], device: torch.device) -> Any:
     """What the source's closure returned, on a rank without inputs."""
     (value,) = told
-    return value.to(device, copy=True) if isinstance(value, torch.Tensor) else value
+    return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
 @contextmanager
