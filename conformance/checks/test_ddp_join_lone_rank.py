@@ -1,7 +1,7 @@
 """The last rank with inputs: before the buckets settle, with a static graph, while others wait; and two models."""
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 
@@ -218,3 +218,39 @@ def test_a_last_backward_that_leaves_a_layer_out_is_told_on_every_rank_also_wher
             assert type(outcome).__name__ == "Raised", f"rank {rank}, {hooked=}: {run.summary()}"
             assert outcome.error.is_a(RuntimeError), f"rank {rank}, {hooked=}: {outcome.error}"
         assert "find_unused_parameters" in run.outcomes[-1].error.text, run.summary()
+
+
+# -- JOIN-024: what fails where nobody else has inputs is nobody else's concern
+
+
+def leave_out_what_fails(ctx, schedule):
+    """The last rank, which is alone by then, leaves out an iteration whose backward fails between two buckets."""
+    model, seen = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB), []
+    first = model.module.layers[0].weight
+
+    def fail(_):
+        raise KeyError("a bad batch")
+
+    with model.join():
+        for iteration in range(schedule[ctx.rank]):
+            model.zero_grad()
+            loss = model(models.divisible(ctx.rank, iteration)).sum()
+            if iteration == 3:
+                handle = first.register_hook(fail)
+                with suppress(KeyError):
+                    loss.backward()
+                handle.remove()
+            else:
+                loss.backward()
+                seen.append(gradients(model))
+    return seen
+
+
+@check("JOIN-024", "DDPJ-034", worlds=(2, 3), deadline_s=12, beyond=False)
+def test_a_lone_rank_may_leave_out_an_iteration_that_has_failed_in_its_backward(ranks):
+    assert ranks.subject.PeerFailed  # others mix it with what comes next
+    schedule = (*[1] * (ranks.world - 1), 6)
+    right, _ = expected(Job(models.Sum, models.divisible, schedule))
+    for rank, seen in enumerate(ranks(leave_out_what_fails, schedule)):
+        others = [each for iteration, each in enumerate(right[: schedule[rank]]) if iteration != 3]
+        assert seen == others, f"rank {rank}"

@@ -1,5 +1,6 @@
 """Parameters that an iteration leaves out: averages over those who used them, and hands off where nobody did."""
 
+import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -305,6 +306,25 @@ def listen_for_a_warning(ctx):
 @check("DDP-104", worlds=(1, 2))
 def test_needless_detection_is_told_once_a_process(ranks):
     assert ranks(listen_for_a_warning) == [(0, 0, 1, 0)] * ranks.world
+
+
+def search_where_warnings_are_errors(ctx):
+    """The gradients of iterations in which a search finds nothing, in a program that makes warnings errors."""
+    model, seen = wrapped(ctx, models.Branches(), find_unused_parameters=True), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for _ in range(3):
+            model.zero_grad()
+            model(mine(ctx), with_b=True).sum().backward()
+            seen.append(gradients(model))
+    return seen
+
+
+@check("DDP-104", worlds=(1, 2), beyond=False)
+def test_a_step_does_not_end_by_the_advice_that_the_search_is_needless(ranks):
+    assert ranks.subject.PeerFailed  # others may raise it, on each rank at another time
+    mean = mean_of_all(ranks.world)
+    assert ranks(search_where_warnings_are_errors) == [[{"a.weight": [mean], "b.weight": [mean]}] * 3] * ranks.world
 
 
 def listen_after_a_find(ctx):

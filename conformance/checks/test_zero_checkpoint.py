@@ -376,7 +376,7 @@ def load_what_is_kept(ctx):
 
 def hooks_after_saving(ctx):
     """How many hooks an optimizer has whose state was saved and loaded several times."""
-    parameters, zero, _ = trained(ctx, "Adam", in_two_groups)
+    _, zero, _ = trained(ctx, "Adam", in_two_groups)
     registries = [name for name, value in vars(zero).items() if name.endswith("_hooks") and isinstance(value, dict)]
     before = {name: len(vars(zero)[name]) for name in registries}
     for _ in range(3):

@@ -398,8 +398,7 @@ class Shard:
             # what is kept by place belongs to parameters of other owners
             further = self.further_entries() | {key: value for key, value in further.items() if _is_single(value)}
         self.load_local(loadable(states), further)
-        for groups in (optim.param_groups, self.exposed.param_groups):
-            take_settings(settings, groups)  # to load is to copy them, with the parameters that they may hold
+        take_settings(settings, self.exposed.param_groups)  # to load is to copy them, with what they hold
         for parameter, state in states.items():
             optim.state[parameter] = as_it_was(state, optim.state[parameter])
         lie_like_parameters(optim.state)
