@@ -47,6 +47,35 @@ def test_parameters_and_gradients_go_with_a_model_that_is_dropped(ranks, scenari
         assert told == [[]] * ranks.world, f"{steps} backwards"
 
 
+class Remembering(nn.Module):
+    """Knows, weakly, what its last forward keeps for its backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = models.scalar(), models.scalar()
+
+    def forward(self, x):
+        between = self.first(x)
+        self.kept = weakref.ref(between)
+        return self.last(between).relu()
+
+
+def keep_graphs(ctx, options):
+    """Whether what a forward has kept is there once a backward that keeps the graph has run."""
+    model, there = wrapped(ctx, Remembering(), **options), []
+    for _ in range(4):
+        model(mine(ctx)).sum().backward(retain_graph=True)
+        gc.collect()
+        there.append(model.module.kept() is not None)
+    return there
+
+
+@check("DDP-174", worlds=(1, 2), beyond=False)
+def test_nothing_of_a_graph_outlives_the_backward_that_has_kept_it(ranks):
+    for options, told in ranks.each(keep_graphs, list(OPTIONS.values())):
+        assert told == [[False] * 4] * ranks.world, options
+
+
 # -- DDP-040: a loss that the wrapped module makes itself
 
 
