@@ -387,12 +387,12 @@ def test_what_only_other_ranks_use_is_not_skipped(ranks):
             assert found == expected[iteration], f"rank {rank}, iteration {iteration}, used {uses[iteration]}"
 
 
-def use_inside_what_is_left_out(ctx):
-    """Some passes without b, then one under no_sync with it and one outside without it."""
+def use_inside_what_is_left_out(ctx, passes):
+    """So many passes without b, then one under no_sync with it and one outside without it."""
     takes(ctx, "skip_all_reduce_unused_params")
     options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
     model = wrapped(ctx, models.Branches(), **options)
-    for _ in range(3):
+    for _ in range(passes):
         model.zero_grad()
         model(mine(ctx)).sum().backward()
     model.zero_grad()
@@ -408,13 +408,14 @@ def use_inside_what_is_left_out(ctx):
 @check("DDP-116", "DDP-077", worlds=MANY, beyond=False)
 def test_what_is_left_out_and_then_used_under_no_sync_is_averaged_or_refused(ranks):
     mean = mean_of_all(ranks.world)
-    for rank, (error, found) in enumerate(ranks(use_inside_what_is_left_out)):
-        if error is not None:
-            assert error.is_a(RuntimeError), error
-            assert "skip_all_reduce_unused_params" in error.text, error
-            ranks.at_limit("what is left out of reductions must not be used under no_sync either")
-        else:
-            assert found == {"a.weight": [2 * mean], "b.weight": [mean]}, f"rank {rank}"
+    for passes in (1, 3):
+        for rank, (error, found) in enumerate(ranks(use_inside_what_is_left_out, passes)):
+            if error is not None:
+                assert error.is_a(RuntimeError), error
+                assert "skip_all_reduce_unused_params" in error.text, error
+                ranks.at_limit("what is left out of reductions must not be used under no_sync either")
+            else:
+                assert found == {"a.weight": [2 * mean], "b.weight": [mean]}, f"rank {rank}, {passes=}"
 
 
 def clear_what_was_used_inside(ctx):

@@ -14,7 +14,9 @@ from conformance.fixtures.observing import assert_refused, logged
 from conformance.fixtures.sharding import (
     FUNCTIONAL,
     OPTIMIZERS,
+    WARM_UP,
     Drift,
+    Overlapped,
     Reference,
     Skipping,
     SkippingInTensors,
@@ -120,6 +122,39 @@ def test_the_global_state_is_refused_wherever_it_has_not_been_consolidated(ranks
     assert results[0][1] is None, "the default target is rank 0"
     assert results[last][2] == [None]
     assert results[last][3] == [], "a warning about a state that has just been consolidated"
+
+
+def ask_for_an_old_state(ctx, overlapped):
+    """What the log says of a state that was asked for once it was consolidated, and after each of two steps."""
+    told = []
+    if overlapped:
+        training = Overlapped(ctx)
+        zero, step = training.zero, training.train_many
+        step(range(WARM_UP + 1))
+    else:
+        _, zero, _ = trained(ctx, "Adam", list)
+
+        def step(_):
+            give(zero.param_groups[0]["params"], 7)
+            zero.step()
+
+    zero.consolidate_state_dict()
+    for number in range(3):
+        with logged() as texts:
+            if ctx.rank == 0:
+                zero.state_dict()
+        told.append(len(texts))
+        step([WARM_UP + 1 + number])
+    return told
+
+
+@check("ZERO-016", worlds=(2, 3), beyond=False)
+def test_a_state_of_before_the_last_step_is_told_to_be_old(ranks):
+    assert ranks.subject.PeerFailed  # no document asks for it
+    for overlapped in (False, True):
+        first, *others = ranks(ask_for_an_old_state, overlapped)
+        assert first == [0, 1, 1], f"{overlapped=}"
+        assert others == [[0, 0, 0]] * len(others), f"{overlapped=}"
 
 
 def load_or_add_after_consolidating(ctx):

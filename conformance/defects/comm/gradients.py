@@ -62,4 +62,10 @@ def parts_of_complex_buckets_are_measured_in_complex_numbers() -> None:
 @defect("COMM-016")
 def what_replaces_a_buffer_must_be_as_long() -> None:
     """Views of the gradients are looked for in what a hook puts into a bucket, however short that is."""
-    edit("elif buffer.numel() == self._flat.numel():", "else:")
+    edit("elif buffer.numel() == flat.numel():", "else:")
+
+
+@defect("COMM-016")
+def what_replaces_a_buffer_is_measured_by_what_it_replaces() -> None:
+    """Where a hook puts fewer elements into a bucket, and then all of them, its gradients are not found in those."""
+    edit("elif buffer.numel() == flat.numel():", "elif buffer.numel() == self._flat.numel():")

@@ -327,7 +327,7 @@ def second_parameter_has_to_be_there_by_itself() -> None:
 @defect("COMM-016")
 def dense_tensors_in_a_sparse_bucket_are_not_shown() -> None:
     """Where a hook replaces a sparse buffer by a dense one, ``gradients`` goes on showing the sparse one."""
-    edit("if buffer.is_sparse or self._flat.is_sparse:", "if buffer.is_sparse:")
+    edit("if buffer.is_sparse or flat.is_sparse:", "if buffer.is_sparse:")
 
 
 @defect("COMM-001")

@@ -331,3 +331,15 @@ def a_message_of_other_sizes_is_taken_for_buffers() -> None:
 def an_evaluation_behind_accumulation_is_made_up_for() -> None:
     """Behind a forward under no_sync, the one after an evaluation synchronises buffers, as it would not else."""
     edit("self.due_after_evaluation |= self.allowed", "self.due_after_evaluation = True")
+
+
+@defect("DDP-084")
+def buffers_that_have_changed_are_taken_to_be_there() -> None:
+    """A model whose only buffer is gone is asked for that one's device."""
+    edit("formerly is not None and tensors and tensors[0].is_cpu", "formerly is not None and tensors[0].is_cpu")
+
+
+@defect("DDP-080", worlds=(2,))
+def buffers_without_elements_are_waited_for() -> None:
+    """Who is told that the buffers of rank 0 have no elements now waits for a message of them."""
+    edit("if opening == _UNLIKE and next_bytes:", "if opening == _UNLIKE:")

@@ -131,3 +131,9 @@ def a_group_of_as_many_ranks_counts_as_the_same() -> None:
 def a_context_that_is_entered_again_stays_in_its_group() -> None:
     """A context that is entered in another group than before talks to the ranks of the former one."""
     edit("self._team = team\n", "pass\n", within="Join.__enter__")
+
+
+@defect("DDP-162", worlds=(3,))
+def a_moved_model_keeps_the_number_of_its_former_group() -> None:
+    """Models that have moved to one group from several are taken for different ones, since they have other numbers."""
+    edit("self._config = replace(self._config, number=None)", "pass")

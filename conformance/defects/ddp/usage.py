@@ -442,3 +442,21 @@ def what_is_handed_out_tells_until_a_static_graph_is_learned() -> None:
 def arguments_are_known_outside_of_containers_only() -> None:
     """An argument that lies inside a container and is handed out with it is taken for an output."""
     edit("find_tensors([*inputs, *kwargs.values()])", "filter(torch.is_tensor, [*inputs, *kwargs.values()])")
+
+
+@defect("DDP-104")
+def advice_ends_a_step() -> None:
+    """Where a program makes warnings errors, the advice that a search is needless ends the backward of one rank."""
+    edit("with suppress(UserWarning):", "if True:")
+
+
+@defect("DDP-174")
+def where_a_backward_began_is_kept() -> None:
+    """The node by which a searched backward has begun is kept behind it, and with it a graph that its user keeps."""
+    edit("self._entered_at = None", "pass", within="_counts_on_another")
+
+
+@defect("DDP-116")
+def what_was_left_out_last_says_why() -> None:
+    """Of a parameter that is left out of reductions and used all the same, the error does not name the option."""
+    edit("self._skipped = left_out", "pass", within="refuse_left_out")

@@ -78,3 +78,9 @@ def who_is_alone_leaves_its_reduction_unfinished() -> None:
     """A rank that is alone, and whose last backward leaves a layer out, leaves without a word."""
     told = "self._reducer.check_finished()"
     edit(told, f"self.iteration.session.alone or {told}", within="UnevenInputs.leave")
+
+
+@defect("JOIN-024")
+def who_is_alone_reduces_with_others() -> None:
+    """A failed backward of a rank that is alone counts as one in whose reduction others wait."""
+    edit("return self.queue.started > 0 and not self.queue.alone", "return self.queue.started > 0")

@@ -165,3 +165,9 @@ def trainability_may_change_in_overlap_mode() -> None:
 def learning_rate_of_joined_ranks_is_old_in_a_context_of_the_model() -> None:
     """A context that does not list the overlapping optimizer does not bring new settings to joined ranks."""
     edit("if session is not None:", "if self.joining._zero._join_session is not None:", within="Overlap.begin")
+
+
+@defect("ZERO-016")
+def overlapped_steps_make_no_state_old() -> None:
+    """A state that was consolidated before the last overlapped steps is handed out without a word."""
+    edit("self.shard.steps_since_consolidation += 1", "pass", within="Overlap.end")
