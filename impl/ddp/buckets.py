@@ -84,8 +84,8 @@ def _continues(one: torch.Tensor, following: torch.Tensor) -> bool:
 
 
 def _spanned(flat: torch.Tensor, views: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The part of ``flat``, which begins its memory, that neighbouring views cover, shaped like all of them joined."""
-    first, numel = views[0].storage_offset(), sum(view.numel() for view in views)
+    """The part of ``flat`` that neighbouring views cover, shaped like all of them joined."""
+    first, numel = views[0].storage_offset() - flat.storage_offset(), sum(view.numel() for view in views)
     rows = sum(view.shape[0] for view in views)
     return flat[first : first + numel].view(rows, *views[0].shape[1:])
 
