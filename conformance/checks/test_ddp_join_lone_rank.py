@@ -223,8 +223,8 @@ def test_a_last_backward_that_leaves_a_layer_out_is_told_on_every_rank_also_wher
 # -- JOIN-024: what fails where nobody else has inputs is nobody else's concern
 
 
-def leave_out_what_fails(ctx, schedule):
-    """The last rank, which is alone by then, leaves out an iteration whose backward fails between two buckets."""
+def leave_out_what_fails(ctx, schedule, bad):
+    """The last rank, which is alone by then, leaves out iteration ``bad``, whose backward fails between two buckets."""
     model, seen = ddp(ctx, models.Sum(), bucket_cap_mb=TINY_MIB), []
     first = model.module.layers[0].weight
 
@@ -235,7 +235,7 @@ def leave_out_what_fails(ctx, schedule):
         for iteration in range(schedule[ctx.rank]):
             model.zero_grad()
             loss = model(models.divisible(ctx.rank, iteration)).sum()
-            if iteration == 3:
+            if iteration == bad:
                 handle = first.register_hook(fail)
                 with suppress(KeyError):
                     loss.backward()
@@ -249,8 +249,8 @@ def leave_out_what_fails(ctx, schedule):
 @check("JOIN-024", "DDPJ-034", worlds=(2, 3), deadline_s=12, beyond=False)
 def test_a_lone_rank_may_leave_out_an_iteration_that_has_failed_in_its_backward(ranks):
     assert ranks.subject.PeerFailed  # others mix it with what comes next
-    schedule = (*[1] * (ranks.world - 1), 6)
+    schedule, bad = (*[1] * (ranks.world - 1), 6), 3
     right, _ = expected(Job(models.Sum, models.divisible, schedule))
-    for rank, seen in enumerate(ranks(leave_out_what_fails, schedule)):
-        others = [each for iteration, each in enumerate(right[: schedule[rank]]) if iteration != 3]
+    for rank, seen in enumerate(ranks(leave_out_what_fails, schedule, bad)):
+        others = [each for iteration, each in enumerate(right[: schedule[rank]]) if iteration != bad]
         assert seen == others, f"rank {rank}"

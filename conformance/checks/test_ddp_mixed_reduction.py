@@ -188,7 +188,7 @@ def reduce_tiny(ctx, width):
     return or_lacks_accelerator(ctx, run)
 
 
-@check("DDP-136", worlds=(2, 4), beyond=False)
+@check("DDP-136", worlds=MANY, beyond=False)
 def test_what_low_numbers_cannot_hold_is_kept_in_a_full_reduction_of_any_size(ranks):
     for width, told in ranks.each(reduce_tiny, (8, 128)):
         assert told == [(HALF, [TINY])] * ranks.world, f"{width=}"

@@ -27,7 +27,7 @@ from reports.records.lines import whole_lines
 from . import fakes
 
 KINDS = ("conformance", "perf", "nightly", "board")
-MARK = "JOINERY_KILLMARK"
+MARK = "JOINERY_KILL_MARK"
 _GONE_S = 120.0  # for all to be gone: a fork server that is still importing torch sees its driver's end only then
 _LIMIT_S = 900.0  # for a run of seconds, on a loaded machine
 _EVERY = 8  # so often a run goes to its end

@@ -314,13 +314,13 @@ def test_what_survivors_meet_ends_with_the_measurement(tmp_path):
         "import sys\nfrom conformance.power import exploring\n"
         f"sys.executable = {str(stands_in)!r}\nexploring._run('faults', [])"
     )
-    environment = {**os.environ, killing.MARK: "measured"}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment) as measuring:
+    mark = str(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", program], env={**os.environ, killing.MARK: mark}) as measuring:
         while not begun.exists():
             assert measuring.poll() is None
             time.sleep(0.05)
         measuring.kill()
-    assert killing.alive("measured", 10.0) == {}
+    assert killing.alive(mark, 10.0) == {}
 
 
 @pytest.mark.parametrize("by", [exploring.MATRIX, exploring.PROGRAMS])

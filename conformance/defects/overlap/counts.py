@@ -9,7 +9,7 @@ from ..planting import defect, edit
 def group_counts_are_lost_when_buckets_settle() -> None:
     """When owners move, entries that the optimizer's constructor sets in its groups begin anew."""
     edit("    take_settings(settings, self.exposed.param_groups)\n", "", within="_go_on_with")
-    edit("take_settings(settings, self.exposed.param_groups)  # to", "pass  # to", within="_go_on_with")
+    edit("further)\n    take_settings(settings, self.exposed.param_groups)", "further)", within="_go_on_with")
 
 
 @defect("HOOK-018")

@@ -410,7 +410,7 @@ def a_hook_around_that_of_the_optimizer_steps_once_more() -> None:
 @defect("ZERO-008")
 def parameters_in_settings_are_copied() -> None:
     """Where an optimizer is made anew, the parameters that its settings name are copies of those that it steps."""
-    edit("take_settings(settings, self.exposed.param_groups)  # to", "pass  # to", within="_go_on_with")
+    edit("further)\n    take_settings(settings, self.exposed.param_groups)", "further)", within="_go_on_with")
 
 
 @defect("ZERO-008")
